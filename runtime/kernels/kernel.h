@@ -1,0 +1,93 @@
+/* The kernel table: for each family one row an instruction-set level, plain C first. The last row of kernels.def whose
+ * bits the CPU has serves; lathe_kernels_select fills one struct of function pointers that every operator call carries.
+ *
+ * A kernel uses no globals, no libc but memcpy, allocates nothing, reads no byte past the operands named here unless it
+ * says so, and gives a row the same bits whatever rows stand beside it. */
+#ifndef LATHE_KERNEL_H
+#define LATHE_KERNEL_H
+
+#include "ops_enums.h"
+#include "tensor.h"
+
+/* ---- gemm_f32: c[m][n] = epilogue(sum over k of a[m][k] * b[k][n]) for one tile.
+ * a: rows x k, row stride lda (elements). b: one or more panels of packing F32_N16, panel stride k * 16 elements.
+ * rows <= the row's MR; panels <= its NR / 16; cols <= panels * 16 columns are stored. K is summed in one order whatever
+ * rows and cols are. */
+struct lathe_gemm_epilogue {
+    const float *bias;       /* [cols] or NULL */
+    const float *residual;   /* rows x cols with row stride ldr, or NULL; added after the activation */
+    size_t ldr;
+    enum lathe_activation activation;
+    float alpha;             /* of quick_gelu */
+    float scale;             /* multiplies the product first; 1 for linear layers */
+};
+typedef void (*lathe_gemm_f32_fn)(size_t rows, size_t panels, size_t cols, size_t k, const float *a, size_t lda,
+                                  const float *b, float *c, size_t ldc, const struct lathe_gemm_epilogue *epilogue);
+
+/* ---- rows: y[i] for `count` rows of `n` elements */
+/* y = (x - mean) / sqrt(var + epsilon) * gamma + beta; x = a + residual when residual is not NULL, stored to `sum` when
+ * that is not NULL. gamma, beta may be NULL. All stats in f32 (two passes). A constant row gives beta exactly. */
+typedef void (*lathe_layer_norm_f32_fn)(size_t count, size_t n, const float *a, const float *residual,
+                                        const float *gamma, const float *beta, float epsilon, float *y, float *sum);
+typedef void (*lathe_rms_norm_f32_fn)(size_t count, size_t n, const float *a, const float *gamma, float epsilon,
+                                      float *y);
+/* y[i] = f(x[i]); may be in place. Stated error bounds in kernels.def. */
+typedef void (*lathe_unary_f32_fn)(size_t n, const float *x, float *y);
+/* softmax of each row of x, in place allowed; -inf is weight 0; a row of only -inf gives NaN as the formula does. */
+typedef void (*lathe_softmax_f32_fn)(size_t count, size_t n, const float *x, float *y);
+/* y[i] = a[i] op b[i]; op 0 add, 1 sub, 2 mul, 3 div; stride_b 0: b[0] for all. */
+typedef void (*lathe_binary_f32_fn)(size_t n, unsigned op, const float *a, const float *b, size_t stride_b, float *y);
+
+/* ---- attention_f32: one head of one sequence for a block of queries.
+ * q: nq rows of d, stride ldq; k: nk rows, stride ldk; v: nk rows of dv, stride ldv; out: nq rows of dv, stride ldo.
+ * scale multiplies q k^T; bias (NULL or nq x nk with stride ldb) is added; allow (NULL or nq x nk bytes with stride
+ * lda_) 0 masks a key out; first[i], last[i] (NULL: 0, nk) bound the keys of query i. A query without any key gets
+ * zeros. scratch: at least lathe_attention_f32_scratch(nq, nk, d, dv) bytes. The keys are taken in fixed blocks from key
+ * 0, so the bits do not depend on nq or on the other queries. */
+struct lathe_attention_f32_args {
+    size_t nq, nk, d, dv;
+    const float *q, *k, *v;
+    float *out;
+    size_t ldq, ldk, ldv, ldo;
+    float scale;
+    float softcap; /* 0: none; else s = softcap * tanh(s / softcap) before bias and mask */
+    const float *bias;
+    size_t ldb;
+    const uint8_t *allow;
+    size_t ld_allow;
+    const int32_t *first, *last; /* per query, may be NULL */
+    void *scratch;
+};
+typedef void (*lathe_attention_f32_fn)(const struct lathe_attention_f32_args *args);
+size_t lathe_attention_f32_scratch(size_t nq, size_t nk, size_t d, size_t dv);
+
+struct lathe_gemm_f32_kernel {
+    lathe_gemm_f32_fn fn;
+    unsigned mr, nr; /* largest tile: mr rows, nr columns (a multiple of 16) */
+};
+
+struct lathe_kernels {
+    uint64_t cpu; /* bits after the mask: LATHE_CPU_MASK(...) */
+    struct lathe_gemm_f32_kernel gemm_f32;
+    lathe_layer_norm_f32_fn layer_norm_f32;
+    lathe_rms_norm_f32_fn rms_norm_f32;
+    lathe_softmax_f32_fn softmax_f32;
+    lathe_attention_f32_fn attention_f32;
+    lathe_unary_f32_fn gelu_f32, gelu_tanh_f32, silu_f32, tanh_f32, exp_f32, erf_f32, sigmoid_f32;
+    lathe_binary_f32_fn binary_f32;
+    /* sizes for tile choice; from CPUID */
+    size_t l1_bytes, l2_bytes;
+    const char *names[16]; /* of the chosen rows, in the order of the families above, for logs and bench */
+    unsigned name_count;
+};
+
+/* Fills *out for the CPU bits given (lathe_cpu_bits() for this machine, lowered by a mask or not). Static data only. */
+void lathe_kernels_select(uint64_t cpu_bits, struct lathe_kernels *out);
+
+/* ---- packing, plain C, used by the compiler (and by tests) */
+/* Bytes of w [k][n] in a packing; 0 on overflow or an unknown packing. */
+size_t lathe_packed_bytes(unsigned packing, size_t k, size_t n);
+/* Panels [first, last) of w (row-major [k][n], or [n][k] when `transposed`) into `out` = start of panel `first`. */
+void lathe_pack_f32_n16(const float *w, size_t k, size_t n, size_t ldw, bool transposed, size_t first_panel,
+                        size_t last_panel, float *out);
+#endif

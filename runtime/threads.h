@@ -1,0 +1,27 @@
+/* The thread pool of a session: `count` threads, the caller being thread 0, which run one function together. A run is
+ * one region: workers wake once, and steps inside it are separated by lathe_team_wait on a spinning barrier.
+ * Waiting spins for at most 50 us (not at all under a CPU quota), then sleeps; an idle pool costs nothing. */
+#ifndef LATHE_THREADS_H
+#define LATHE_THREADS_H
+
+#include "tensor.h"
+
+struct lathe_pool;
+
+struct lathe_pool_options {
+    unsigned threads;     /* 0: lathe_default_threads() */
+    const int *cores;     /* CPU numbers to pin thread i to, core_count of them; NULL: not pinned */
+    unsigned core_count;
+};
+
+LATHE_NODISCARD enum lathe_status lathe_pool_new(const struct lathe_pool_options *options, struct lathe_pool **out,
+                                                 struct lathe_diag *diag);
+void lathe_pool_free(struct lathe_pool **pool);
+unsigned lathe_pool_threads(const struct lathe_pool *pool);
+/* Runs fn on every thread of the pool and returns when all are done. Not reentrant; one caller at a time. */
+void lathe_pool_run(struct lathe_pool *pool, void (*fn)(void *user, const struct lathe_team *team), void *user);
+
+/* min(affinity count, ceil(quota / period), physical cores), at least 1; cgroup v1 and v2. *limited_by_quota may be
+ * NULL. */
+unsigned lathe_default_threads(bool *limited_by_quota);
+#endif

@@ -1,0 +1,64 @@
+/* Targets: what a compile is for. Data in targets/<name>.yaml, built into the compiler, or a file of the user's.
+ * IR and passes read them; the runtime never sees them. */
+#ifndef LATHE_TARGET_H
+#define LATHE_TARGET_H
+
+#include "lathe_status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define LATHE_TARGET_MAX_BUCKETS 64
+
+enum lathe_cpu_bit {
+#define CPU_BIT(number, name, text, doc) LATHE_CPU_##name = number,
+#include "cpu_bits.def"
+#undef CPU_BIT
+};
+#define LATHE_CPU_MASK(bit) (UINT64_C(1) << (bit))
+
+enum lathe_shapes_kind { LATHE_SHAPES_BOUNDED, LATHE_SHAPES_STATIC };
+enum lathe_placement { LATHE_PLACE_REPLICATE, LATHE_PLACE_PIPELINE };
+enum lathe_cast_policy { LATHE_CAST_NONE, LATHE_CAST_MATMUL, LATHE_CAST_ALL };
+enum lathe_int8_scheme { LATHE_INT8_U8S8, LATHE_INT8_U7S8, LATHE_INT8_U7S7_PAIRS };
+
+struct lathe_bucket {
+    int64_t batch, seq;
+};
+
+struct lathe_target {
+    char name[64];
+    char doc[160];
+    char arch[32];              /* "x86_64", "aarch64", "any", "device" */
+    uint64_t features;          /* LATHE_CPU_MASK of every bit that it has, implied ones included */
+    unsigned vector_bytes;      /* 0: plain C */
+    uint64_t l1_bytes, l2_bytes, l3_bytes; /* a core's, a core's, shared */
+    unsigned precisions;        /* 1 f32, 2 bf16, 4 int8 */
+    enum lathe_int8_scheme int8_scheme;
+    enum lathe_shapes_kind shapes;
+    struct lathe_bucket buckets[LATHE_TARGET_MAX_BUCKETS];
+    unsigned bucket_count;
+    int64_t max_batch, max_seq; /* 0: from the graph */
+    unsigned cores;             /* 0: as many as the machine has */
+    enum lathe_placement placement;
+    uint64_t core_memory_bytes; /* on-chip, 0: no limit */
+    enum lathe_cast_policy cast;
+    bool all_operators;         /* else only those of `operators` */
+    uint8_t operators[64];      /* bit set over operator numbers (ir_ops.def), 512 bits */
+    double ghz, memory_gbps;    /* for the cost model; 0 unknown */
+};
+
+#define LATHE_PRECISION_F32 1u
+#define LATHE_PRECISION_BF16 2u
+#define LATHE_PRECISION_INT8 4u
+
+/* `name`: a built-in name, "native", or the path of a YAML file (it has a '/' or ends in .yaml or .yml). Errors are
+ * LATHE_INVALID with file and line: unknown key, wrong type, unknown feature, cycle in `extends`, an unknown base. */
+LATHE_NODISCARD enum lathe_status lathe_target_load(const char *name, struct lathe_target *out, struct lathe_diag *diag);
+/* From the CPU at hand: CPUID and XCR0, caches from CPUID or sysfs. */
+void lathe_target_native(struct lathe_target *out);
+unsigned lathe_target_builtin_count(void);
+const char *lathe_target_builtin_name(unsigned index); /* sorted */
+/* "avx2 fma f16c", in the order of cpu_bits.def, into `buffer`; the length like snprintf. */
+int lathe_target_features_text(uint64_t features, char *buffer, int size);
+#endif
