@@ -60,7 +60,26 @@ struct lathe_graph {
     lathe_value_id *inputs, *outputs; /* in the order of the source */
     uint32_t input_count, output_count;
     const char **output_names; /* the names the outputs keep, whatever value serves them */
+    struct lathe_names *names; /* index of the value names; see lathe_value_by_name */
+    struct lathe_graph_note *notes; /* what shape inference found, in order; the pipeline hands them to the report */
+    uint32_t note_count, note_capacity;
+    struct lathe_baked_dim *baked; /* constants that fit only one value of a symbol */
+    uint32_t baked_count, baked_capacity;
     bool out_of_memory;
+};
+
+/* A warning (code "BAKED_AXIS", ...) or, with code NULL, a fact for the report. Strings live in the graph's arena. */
+struct lathe_graph_note {
+    const char *code, *node, *text;
+};
+/* A constant shape in the graph works only when symbol == value; the symbol has been replaced by it. `refuse`: a
+ * Reshape to the traced shape, which is right for this one shape alone: a bounded target refuses it, a static target
+ * accepts a bucket of just this size. `text` is the whole message. */
+struct lathe_baked_dim {
+    uint32_t symbol;
+    int64_t value;
+    bool refuse;
+    const char *node, *text;
 };
 
 struct lathe_graph *lathe_graph_new(void);
@@ -120,6 +139,15 @@ void lathe_graph_move_node(struct lathe_graph *g, lathe_node_id n, lathe_node_id
 LATHE_NODISCARD enum lathe_status lathe_graph_sort(struct lathe_graph *g, struct lathe_diag *diag);
 /* Makes a constant of a value that a node computes: takes it from its producer (whose output becomes LATHE_NONE). */
 void lathe_value_make_constant(struct lathe_graph *g, lathe_value_id v, const void *data_in_arena);
+
+void lathe_graph_add_note(struct lathe_graph *g, const char *code, const char *node, const char *text);
+/* Replaces a symbol by an expression in the whole graph: the dims, contents and DIMS attributes of every value and node
+ * are brought up to date, so that equal ids mean equal expressions again. */
+void lathe_graph_substitute(struct lathe_graph *g, uint32_t symbol_index, lathe_dim with);
+/* Only the second half, after a direct change to g->dims (lathe_dims_symbol_bound). */
+void lathe_graph_resolve_dims(struct lathe_graph *g);
+/* Sets the content of an integer value; copied. NULL or a count above LATHE_MAX_CONTENT: none. */
+void lathe_value_set_content(struct lathe_graph *g, lathe_value_id v, const lathe_dim *content, uint32_t count);
 
 /* ---- asking */
 lathe_value_id lathe_value_by_name(const struct lathe_graph *g, const char *name); /* LATHE_NONE when there is none */
