@@ -42,12 +42,17 @@ void lathe_report_quantization(struct lathe_report *r, const char *layer, const 
 /* verification: what was compared, the largest absolute error, its bound and whether it passed */
 void lathe_report_verification(struct lathe_report *r, const char *what, double max_error, double bound, bool passed);
 bool lathe_report_failed(const struct lathe_report *r);
+/* What was recorded of the source: 64 hex digits, "" when nothing was. Borrowed. */
+const char *lathe_report_sha256(const struct lathe_report *r);
 
 /* One --expect condition: "fuse.attention>=12", "gelu==6", "missed==0"; operators == != >= <= > <. LATHE_OK when it
  * holds, LATHE_USAGE when it cannot be parsed, LATHE_EXPECT_FAILED naming the condition, the count found and the near
  * misses of that pattern. */
 LATHE_NODISCARD enum lathe_status lathe_report_expect(const struct lathe_report *r, const char *condition,
                                                       struct lathe_diag *diag);
+
+/* Only the syntax, so that a mistyped condition fails before the work starts. */
+LATHE_NODISCARD enum lathe_status lathe_report_expect_syntax(const char *condition, struct lathe_diag *diag);
 
 /* Appends the report in a form; `stable` leaves out milliseconds (the artifact's copy). */
 void lathe_report_json(const struct lathe_report *r, bool stable, struct lathe_text *out);

@@ -1,0 +1,79 @@
+/* What a report holds, for the files that fill and write it. Strings are owned by the report. */
+#ifndef LATHE_REPORT_DATA_H
+#define LATHE_REPORT_DATA_H
+
+#include "arena.h"
+#include "report.h"
+
+/* A growing list of records of one type. */
+#define LATHE_REPORT_LIST(type)                                                                                        \
+    struct {                                                                                                           \
+        type *at;                                                                                                      \
+        unsigned count, capacity;                                                                                      \
+    }
+
+struct lathe_report_pass_row {
+    const char *name;
+    unsigned before, after, changes;
+    double ms;
+};
+struct lathe_report_count {
+    const char *name;
+    unsigned count;
+};
+struct lathe_report_miss {
+    const char *pattern, *node, *reason;
+};
+struct lathe_report_alert {
+    const char *code, *node, *text;
+};
+struct lathe_report_port {
+    const char *role, *name, *dtype, *dims;
+};
+struct lathe_report_op {
+    const char *op;
+    unsigned count;
+    double share;
+};
+struct lathe_report_fact {
+    const char *key, *value;
+};
+struct lathe_report_layer {
+    const char *layer, *scheme, *why;
+    double error;
+    bool kept;
+};
+struct lathe_report_check {
+    const char *what;
+    double max_error, bound;
+    bool passed;
+};
+
+struct lathe_report {
+    struct lathe_arena *arena;
+    bool failed;
+    struct {
+        const char *name, *sha256, *producer, *opsets;
+        uint32_t ir_version;
+        uint64_t bytes;
+    } source;
+    struct {
+        const char *name, *precision, *features;
+    } target;
+    struct {
+        uint64_t weights, arena, alive, artifact;
+    } memory;
+    LATHE_REPORT_LIST(struct lathe_report_pass_row) passes;    /* in the order in which they ran */
+    LATHE_REPORT_LIST(struct lathe_report_count) fusions;      /* sorted by name */
+    LATHE_REPORT_LIST(struct lathe_report_miss) missed;        /* sorted by pattern, node */
+    LATHE_REPORT_LIST(struct lathe_report_alert) warnings;     /* sorted by code, node, text */
+    LATHE_REPORT_LIST(struct lathe_report_port) shapes;        /* in the order given */
+    LATHE_REPORT_LIST(struct lathe_report_op) steps;           /* the largest share first, then by name */
+    LATHE_REPORT_LIST(struct lathe_report_fact) notes;         /* sorted by key */
+    LATHE_REPORT_LIST(struct lathe_report_layer) quantization; /* sorted by layer */
+    LATHE_REPORT_LIST(struct lathe_report_check) checks;       /* in the order given */
+};
+
+/* True for a name of `fusions` that the passes can count, whether it is in this report or not. */
+bool lathe_report_knows_fusion(const struct lathe_report *r, const char *name);
+#endif

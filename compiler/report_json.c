@@ -1,0 +1,183 @@
+/* The report as JSON. Keys are an interface: they are added to, never renamed. */
+#include "json_text.h"
+#include "lathe.h"
+#include "report_data.h"
+
+#include <string.h>
+
+static void put(json_t *object, const char *key, json_t *value) {
+    json_object_set_new(object, key, value);
+}
+static void put_text(json_t *object, const char *key, const char *text) {
+    put(object, key, lathe_json_string(text));
+}
+static void put_count(json_t *object, const char *key, uint64_t n) {
+    put(object, key, json_integer((json_int_t)n));
+}
+
+static json_t *source(const struct lathe_report *r, bool stable) {
+    json_t *o = json_object();
+    if (!stable)
+        put_text(o, "path", r->source.name);
+    put_text(o, "sha256", r->source.sha256);
+    put(o, "opset", lathe_json_opsets(r->source.opsets));
+    put_count(o, "ir_version", r->source.ir_version);
+    put_text(o, "producer", r->source.producer);
+    put_count(o, "bytes", r->source.bytes);
+    return o;
+}
+
+static json_t *passes(const struct lathe_report *r, bool stable) {
+    json_t *list = json_array();
+    for (unsigned i = 0; i < r->passes.count; i++) {
+        const struct lathe_report_pass_row *p = &r->passes.at[i];
+        json_t *o = json_object();
+        put_text(o, "name", p->name);
+        put_count(o, "nodes_before", p->before);
+        put_count(o, "nodes_after", p->after);
+        put_count(o, "changes", p->changes);
+        if (!stable)
+            put(o, "ms", lathe_json_number(p->ms));
+        json_array_append_new(list, o);
+    }
+    return list;
+}
+
+static json_t *fusions(const struct lathe_report *r) {
+    json_t *o = json_object();
+    for (unsigned i = 0; i < r->fusions.count; i++)
+        put_count(o, r->fusions.at[i].name, r->fusions.at[i].count);
+    return o;
+}
+
+static json_t *missed(const struct lathe_report *r) {
+    json_t *list = json_array();
+    for (unsigned i = 0; i < r->missed.count; i++) {
+        json_t *o = json_object();
+        put_text(o, "pattern", r->missed.at[i].pattern);
+        put_text(o, "node", r->missed.at[i].node);
+        put_text(o, "reason", r->missed.at[i].reason);
+        json_array_append_new(list, o);
+    }
+    return list;
+}
+
+static json_t *warnings(const struct lathe_report *r) {
+    json_t *list = json_array();
+    for (unsigned i = 0; i < r->warnings.count; i++) {
+        json_t *o = json_object();
+        put_text(o, "code", r->warnings.at[i].code);
+        put_text(o, "node", r->warnings.at[i].node);
+        put_text(o, "text", r->warnings.at[i].text);
+        json_array_append_new(list, o);
+    }
+    return list;
+}
+
+static json_t *quantization(const struct lathe_report *r) {
+    json_t *list = json_array();
+    for (unsigned i = 0; i < r->quantization.count; i++) {
+        const struct lathe_report_layer *q = &r->quantization.at[i];
+        json_t *o = json_object();
+        put_text(o, "layer", q->layer);
+        put_text(o, "scheme", q->scheme);
+        put(o, "error", lathe_json_number(q->error));
+        put(o, "kept", json_boolean(q->kept));
+        put_text(o, "why", q->why);
+        json_array_append_new(list, o);
+    }
+    return list;
+}
+
+static json_t *memory(const struct lathe_report *r) {
+    json_t *o = json_object();
+    put_count(o, "weights", r->memory.weights);
+    put_count(o, "arena", r->memory.arena);
+    put_count(o, "alive", r->memory.alive);
+    if (r->memory.artifact)
+        put_count(o, "artifact", r->memory.artifact);
+    return o;
+}
+
+/* Ports go into lists by role ("input" -> "inputs"), limits beside them. */
+static json_t *shapes(const struct lathe_report *r) {
+    json_t *o = json_object(), *inputs = json_array(), *outputs = json_array();
+    put(o, "inputs", inputs);
+    put(o, "outputs", outputs);
+    for (unsigned i = 0; i < r->shapes.count; i++) {
+        const struct lathe_report_port *p = &r->shapes.at[i];
+        bool in = !strcmp(p->role, "input"), out = !strcmp(p->role, "output");
+        if (!in && !out) {
+            json_t *dims = lathe_json_dims(p->dims);
+            json_t *value = json_array_size(dims) == 1 ? json_incref(json_array_get(dims, 0)) : json_incref(dims);
+            put(o, p->name, value);
+            json_decref(dims);
+            continue;
+        }
+        json_t *port = json_object();
+        put_text(port, "name", p->name);
+        put_text(port, "dtype", p->dtype);
+        put(port, "shape", lathe_json_dims(p->dims));
+        json_array_append_new(in ? inputs : outputs, port);
+    }
+    return o;
+}
+
+static json_t *steps(const struct lathe_report *r) {
+    json_t *list = json_array();
+    for (unsigned i = 0; i < r->steps.count; i++) {
+        json_t *o = json_object();
+        put_text(o, "op", r->steps.at[i].op);
+        put_count(o, "count", r->steps.at[i].count);
+        put(o, "share", lathe_json_number(r->steps.at[i].share));
+        json_array_append_new(list, o);
+    }
+    return list;
+}
+
+static json_t *notes(const struct lathe_report *r) {
+    json_t *o = json_object();
+    for (unsigned i = 0; i < r->notes.count; i++)
+        put_text(o, r->notes.at[i].key, r->notes.at[i].value);
+    return o;
+}
+
+static json_t *verification(const struct lathe_report *r) {
+    json_t *o = json_object(), *list = json_array();
+    bool passed = true;
+    for (unsigned i = 0; i < r->checks.count; i++) {
+        const struct lathe_report_check *c = &r->checks.at[i];
+        json_t *check = json_object();
+        put_text(check, "what", c->what);
+        put(check, "max_error", lathe_json_number(c->max_error));
+        put(check, "bound", lathe_json_number(c->bound));
+        put(check, "passed", json_boolean(c->passed));
+        json_array_append_new(list, check);
+        passed &= c->passed;
+    }
+    put(o, "passed", r->checks.count ? json_boolean(passed) : json_null());
+    put(o, "checks", list);
+    return o;
+}
+
+void lathe_report_json(const struct lathe_report *r, bool stable, struct lathe_text *out) {
+    json_t *o = json_object();
+    put_text(o, "lathe", LATHE_VERSION);
+    put(o, "source", source(r, stable));
+    put_text(o, "target", r->target.name);
+    put_text(o, "precision", r->target.precision);
+    put(o, "features", lathe_json_words(r->target.features));
+    put(o, "shapes", shapes(r));
+    put(o, "fusions", fusions(r));
+    put(o, "missed", missed(r));
+    put(o, "warnings", warnings(r));
+    put(o, "passes", passes(r, stable));
+    put(o, "steps", steps(r));
+    put(o, "quantization", quantization(r));
+    put(o, "memory", memory(r));
+    put(o, "verification", verification(r));
+    put(o, "notes", notes(r));
+    if (r->failed)
+        out->failed = true;
+    lathe_json_append(out, o, stable);
+}

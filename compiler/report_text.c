@@ -1,0 +1,201 @@
+/* The report as text: what a person wants to see after a compile. */
+#include "printable.h"
+#include "report_data.h"
+
+#include <string.h>
+
+#define LABEL 14 /* width of the left column */
+
+static void label(struct lathe_text *out, const char *text) {
+    lathe_append_column(out, text, LABEL);
+}
+
+/* "label         value" with the value made printable. */
+static void line(struct lathe_text *out, const char *name, const char *value) {
+    label(out, name);
+    lathe_append_printable(out, value);
+    lathe_text_append(out, "\n");
+}
+
+static void source(const struct lathe_report *r, struct lathe_text *out) {
+    label(out, "source");
+    lathe_append_printable(out, r->source.name);
+    lathe_text_append(out, ", ");
+    lathe_append_bytes(out, r->source.bytes);
+    if (r->source.sha256[0])
+        lathe_text_append(out, ", sha256 %.16s", r->source.sha256);
+    lathe_text_append(out, "\n");
+    label(out, "");
+    lathe_append_printable(out, r->source.opsets);
+    lathe_text_append(out, ", IR %u", r->source.ir_version);
+    if (r->source.producer[0]) {
+        lathe_text_append(out, ", by ");
+        lathe_append_printable(out, r->source.producer);
+    }
+    lathe_text_append(out, "\n");
+}
+
+static void target(const struct lathe_report *r, struct lathe_text *out) {
+    label(out, "target");
+    lathe_append_printable(out, r->target.name);
+    lathe_text_append(out, ", %s", r->target.precision);
+    if (r->target.features[0])
+        lathe_text_append(out, ", %s", r->target.features);
+    lathe_text_append(out, "\n");
+}
+
+static void shapes(const struct lathe_report *r, struct lathe_text *out) {
+    size_t width = 0;
+    for (unsigned i = 0; i < r->shapes.count; i++) {
+        size_t w = lathe_text_width(r->shapes.at[i].name);
+        width = w > width && w <= 40 ? w : width;
+    }
+    const char *before = "";
+    for (unsigned i = 0; i < r->shapes.count; i++) {
+        const struct lathe_report_port *p = &r->shapes.at[i];
+        label(out, strcmp(p->role, before) ? p->role : "");
+        before = p->role;
+        lathe_append_column(out, p->name, width);
+        lathe_text_append(out, "  ");
+        bool port = p->dtype[0] != 0;
+        lathe_append_printable(out, p->dtype);
+        lathe_text_append(out, port ? "[" : "");
+        lathe_append_printable(out, p->dims);
+        lathe_text_append(out, port ? "]\n" : "\n");
+    }
+}
+
+static void fusions(const struct lathe_report *r, struct lathe_text *out) {
+    label(out, "fusions");
+    unsigned shown = 0;
+    for (unsigned i = 0; i < r->fusions.count; i++) {
+        if (!r->fusions.at[i].count)
+            continue;
+        lathe_text_append(out, "%s%s %u", shown++ ? ", " : "", r->fusions.at[i].name, r->fusions.at[i].count);
+    }
+    lathe_text_append(out, shown ? "\n" : "none\n");
+}
+
+static void missed(const struct lathe_report *r, struct lathe_text *out) {
+    for (unsigned i = 0; i < r->missed.count; i++) {
+        const struct lathe_report_miss *m = &r->missed.at[i];
+        label(out, i ? "" : "near misses");
+        lathe_append_printable(out, m->pattern);
+        lathe_text_append(out, " at ");
+        lathe_append_printable(out, m->node);
+        lathe_text_append(out, ": ");
+        lathe_append_printable(out, m->reason);
+        lathe_text_append(out, "\n");
+    }
+}
+
+static void warnings(const struct lathe_report *r, struct lathe_text *out) {
+    for (unsigned i = 0; i < r->warnings.count; i++) {
+        const struct lathe_report_alert *w = &r->warnings.at[i];
+        label(out, i ? "" : "warnings");
+        lathe_append_printable(out, w->code);
+        if (w->node[0]) {
+            lathe_text_append(out, " at ");
+            lathe_append_printable(out, w->node);
+        }
+        lathe_text_append(out, ": ");
+        lathe_append_printable(out, w->text);
+        lathe_text_append(out, "\n");
+    }
+}
+
+static void quantization(const struct lathe_report *r, struct lathe_text *out) {
+    for (unsigned i = 0; i < r->quantization.count; i++) {
+        const struct lathe_report_layer *q = &r->quantization.at[i];
+        label(out, i ? "" : "layers");
+        lathe_append_printable(out, q->layer);
+        lathe_text_append(out, ": %s, error %.3g", q->scheme, q->error);
+        if (!q->kept)
+            lathe_text_append(out, ", kept in higher precision");
+        if (q->why[0]) {
+            lathe_text_append(out, " (");
+            lathe_append_printable(out, q->why);
+            lathe_text_append(out, ")");
+        }
+        lathe_text_append(out, "\n");
+    }
+}
+
+static void memory(const struct lathe_report *r, struct lathe_text *out) {
+    if (!r->memory.weights && !r->memory.arena)
+        return;
+    label(out, "memory");
+    lathe_text_append(out, "weights ");
+    lathe_append_bytes(out, r->memory.weights);
+    lathe_text_append(out, ", arena at the maxima ");
+    lathe_append_bytes(out, r->memory.arena);
+    if (r->memory.alive)
+        lathe_text_append(out, " (%.2f x the bytes alive at once)", (double)r->memory.arena / (double)r->memory.alive);
+    if (r->memory.artifact) {
+        lathe_text_append(out, ", artifact ");
+        lathe_append_bytes(out, r->memory.artifact);
+    }
+    lathe_text_append(out, "\n");
+}
+
+static void steps(const struct lathe_report *r, struct lathe_text *out) {
+    if (!r->steps.count)
+        return;
+    unsigned total = 0;
+    for (unsigned i = 0; i < r->steps.count; i++)
+        total += r->steps.at[i].count;
+    label(out, "steps");
+    lathe_text_append(out, "%u: ", total);
+    for (unsigned i = 0; i < r->steps.count; i++) {
+        const struct lathe_report_op *s = &r->steps.at[i];
+        lathe_text_append(out, "%s%u %s", i ? ", " : "", s->count, s->op);
+        if (s->share >= 0.0005)
+            lathe_text_append(out, " (%.1f %%)", 100 * s->share);
+    }
+    lathe_text_append(out, "\n");
+}
+
+/* Passes that changed something, and the time of all. */
+static void passes(const struct lathe_report *r, struct lathe_text *out) {
+    if (!r->passes.count)
+        return;
+    double ms = 0;
+    unsigned shown = 0;
+    label(out, "passes");
+    for (unsigned i = 0; i < r->passes.count; i++) {
+        const struct lathe_report_pass_row *p = &r->passes.at[i];
+        ms += p->ms;
+        if (p->changes)
+            lathe_text_append(out, "%s%s %u", shown++ ? ", " : "", p->name, p->changes);
+    }
+    lathe_text_append(out, "%snodes %u -> %u in %.0f ms\n", shown ? "; " : "", r->passes.at[0].before,
+                      r->passes.at[r->passes.count - 1].after, ms);
+}
+
+static void checks(const struct lathe_report *r, struct lathe_text *out) {
+    for (unsigned i = 0; i < r->checks.count; i++) {
+        const struct lathe_report_check *c = &r->checks.at[i];
+        label(out, i ? "" : "verification");
+        lathe_text_append(out, "%s: ", c->passed ? "passed" : "FAILED");
+        lathe_append_printable(out, c->what);
+        lathe_text_append(out, ", largest error %.3g, bound %.3g\n", c->max_error, c->bound);
+    }
+}
+
+void lathe_report_text(const struct lathe_report *r, struct lathe_text *out) {
+    source(r, out);
+    target(r, out);
+    shapes(r, out);
+    fusions(r, out);
+    missed(r, out);
+    warnings(r, out);
+    quantization(r, out);
+    passes(r, out);
+    steps(r, out);
+    memory(r, out);
+    checks(r, out);
+    for (unsigned i = 0; i < r->notes.count; i++)
+        line(out, r->notes.at[i].key, r->notes.at[i].value);
+    if (r->failed)
+        out->failed = true;
+}
