@@ -1,0 +1,165 @@
+/* What follows a linear layer and sees one element at a time moves into it: the bias, then an activation, then a
+ * residual sum. Each step needs the value before it to have no other use. Reshapes between that keep the last axis are
+ * looked through. A sum that a layer norm reads is left to fuse_skip_layernorm, where it costs no pass over memory. */
+#include "match.h"
+
+#include "ops_enums.h"
+
+#include <string.h>
+
+/* The linear layer's result after reshapes that nothing else uses and that keep the columns. */
+static lathe_value_id visible(const struct lathe_graph *g, lathe_value_id y) {
+    for (;;) {
+        lathe_node_id use = lathe_value_only_use(g, y);
+        if (use == LATHE_NONE || g->nodes[use].op != LATHE_OP_RESHAPE ||
+            !lathe_match_dim_equal(g, lathe_value_dim(g, y, -1), lathe_value_dim(g, g->nodes[use].out[0], -1)))
+            return y;
+        y = g->nodes[use].out[0];
+    }
+}
+
+static enum lathe_activation activation_of(const struct lathe_graph *g, lathe_node_id n) {
+    switch (g->nodes[n].op) {
+    case LATHE_OP_RELU:
+        return LATHE_ACT_RELU;
+    case LATHE_OP_GELU:
+        return LATHE_ACT_GELU;
+    case LATHE_OP_GELU_TANH:
+        return LATHE_ACT_GELU_TANH;
+    case LATHE_OP_QUICK_GELU:
+        return LATHE_ACT_QUICK_GELU;
+    case LATHE_OP_SILU:
+        return LATHE_ACT_SILU;
+    case LATHE_OP_TANH:
+        return LATHE_ACT_TANH;
+    default:
+        return LATHE_ACT_NONE;
+    }
+}
+
+static void set_operand(struct lathe_graph *g, lathe_node_id linear, uint32_t index, lathe_value_id v) {
+    lathe_value_id in[4] = {LATHE_NONE, LATHE_NONE, LATHE_NONE, LATHE_NONE};
+    uint32_t n = g->nodes[linear].n_in;
+    for (uint32_t i = 0; i < n && i < 4; i++)
+        in[i] = g->nodes[linear].in[i];
+    in[index] = v;
+    lathe_node_set_inputs(g, linear, in, n > index + 1 ? n : index + 1);
+}
+
+static bool has_operand(const struct lathe_graph *g, lathe_node_id linear, uint32_t index) {
+    return g->nodes[linear].n_in > index && g->nodes[linear].in[index] != LATHE_NONE;
+}
+
+/* Takes node `step` out: what used its result now uses `before`, the operand that the linear layer has taken over. */
+static void take_out(struct lathe_pass_ctx *ctx, lathe_node_id step, lathe_value_id before) {
+    struct lathe_graph *g = ctx->graph;
+    lathe_value_id after = g->nodes[step].out[0], old[2] = {LATHE_NONE, LATHE_NONE};
+    for (uint32_t i = 0; i < g->nodes[step].n_in && i < 2; i++)
+        old[i] = g->nodes[step].in[i];
+    lathe_graph_replace_uses(g, after, before);
+    lathe_graph_remove_node(g, step);
+    for (int i = 0; i < 2; i++)
+        if (old[i] != before)
+            lathe_match_drop_unused(g, old[i]);
+    ctx->changes++;
+}
+
+static bool feeds_layer_norm(const struct lathe_graph *g, lathe_value_id v) {
+    for (uint32_t i = 0; i < g->values[v].use_count; i++) {
+        lathe_node_id use = g->values[v].uses[i];
+        struct lathe_attrs attrs = lathe_node_attrs(g, use);
+        if (g->nodes[use].op == LATHE_OP_LAYER_NORM && g->nodes[use].in[0] == v &&
+            lathe_attr_int(&attrs, LATHE_ATTR_AXIS, -1) == g->values[v].rank - 1)
+            return true;
+    }
+    return false;
+}
+
+/* A constant bias with the sign of the sum. */
+static lathe_value_id signed_bias(struct lathe_pass_ctx *ctx, lathe_value_id bias, bool negative) {
+    struct lathe_graph *g = ctx->graph;
+    if (!negative)
+        return bias;
+    int64_t count = lathe_value_count(g, bias);
+    float *data = lathe_arena_alloc_array(g->arena, (size_t)count, sizeof *data);
+    if (!data) {
+        g->out_of_memory = true;
+        return LATHE_NONE;
+    }
+    memcpy(data, g->values[bias].data, (size_t)count * sizeof *data);
+    for (int64_t i = 0; i < count; i++)
+        data[i] = -data[i];
+    return lathe_graph_add_constant(g, g->values[bias].name, LATHE_F32, 1, &count, data);
+}
+
+/* Moves the linear layer, and the reshapes between it and v, to just before `step`. */
+static void move_down(struct lathe_graph *g, lathe_node_id linear, lathe_value_id v, lathe_node_id step) {
+    lathe_node_id chain[LATHE_MAX_RANK * 4];
+    int count = 0;
+    for (lathe_node_id n = g->values[v].producer; n != LATHE_NONE && count < LATHE_MAX_RANK * 4;
+         n = g->values[g->nodes[n].in[0]].producer) {
+        chain[count++] = n;
+        if (n == linear)
+            break;
+    }
+    while (count > 0)
+        lathe_graph_move_node(g, chain[--count], step);
+}
+
+/* One step of the epilogue; false when the next use does not fit. */
+static bool absorb(struct lathe_pass_ctx *ctx, lathe_node_id linear) {
+    struct lathe_graph *g = ctx->graph;
+    lathe_value_id y = g->nodes[linear].out[0], v = visible(g, y), other;
+    lathe_node_id use = lathe_value_only_use(g, v);
+    if (use == LATHE_NONE || has_operand(g, linear, 3))
+        return false;
+    struct lathe_attrs attrs = lathe_node_attrs(g, linear), own = lathe_node_attrs(g, use);
+    bool active = lathe_attr_int(&attrs, LATHE_ATTR_ACTIVATION, LATHE_ACT_NONE) != LATHE_ACT_NONE;
+    lathe_value_id after = g->nodes[use].out[0];
+    enum lathe_op op = g->nodes[use].op;
+    if (activation_of(g, use) != LATHE_ACT_NONE) {
+        if (active)
+            return false;
+        lathe_node_set_int(g, linear, LATHE_ATTR_ACTIVATION, activation_of(g, use));
+        if (op == LATHE_OP_QUICK_GELU)
+            lathe_node_set_float(g, linear, LATHE_ATTR_ALPHA, lathe_attr_float(&own, LATHE_ATTR_ALPHA, 1.702));
+        take_out(ctx, use, v);
+        return true;
+    }
+    if (op != LATHE_OP_ADD && op != LATHE_OP_SUB)
+        return false;
+    if (!lathe_match_other(g, use, v, &other) || !lathe_value_same_shape(g, v, after) ||
+        g->values[other].dtype != LATHE_F32 || (op == LATHE_OP_SUB && g->nodes[use].in[0] != v))
+        return false;
+    int last = g->values[v].rank - 1;
+    if (!active && !has_operand(g, linear, 2) && lathe_value_is_constant(g, other) &&
+        lathe_match_row_operand(g, other, v, last)) {
+        lathe_value_id bias = lathe_match_make_row_operand(ctx, linear, other, v, last);
+        bias = signed_bias(ctx, bias, op == LATHE_OP_SUB);
+        if (g->out_of_memory)
+            return false;
+        set_operand(g, linear, 2, bias);
+        take_out(ctx, use, v);
+        return true;
+    }
+    if (op != LATHE_OP_ADD || lathe_value_is_constant(g, other) || !lathe_value_same_shape(g, other, v) ||
+        feeds_layer_norm(g, after))
+        return false;
+    lathe_value_id residual = lathe_match_make_reshape(ctx, use, other, g->values[y].rank, g->values[y].dims);
+    if (residual == LATHE_NONE)
+        return false;
+    move_down(g, linear, v, use);
+    set_operand(g, linear, 3, residual);
+    take_out(ctx, use, v);
+    return true;
+}
+
+enum lathe_status lathe_pass_fuse_epilogue(struct lathe_pass_ctx *ctx) {
+    struct lathe_graph *g = ctx->graph;
+    uint32_t count;
+    lathe_node_id *list = lathe_match_nodes(ctx, LATHE_OP_LINEAR, &count);
+    for (uint32_t i = 0; i < count; i++)
+        while (g->nodes[list[i]].op == LATHE_OP_LINEAR && !g->out_of_memory && absorb(ctx, list[i]))
+            continue;
+    return g->out_of_memory ? lathe_fail(ctx->diag, LATHE_MSG_NO_MEMORY, "fuse_epilogue: out of memory") : LATHE_OK;
+}

@@ -1,0 +1,58 @@
+/* Helpers that the fusions share: constants, data flow past nodes that change nothing, operands that only a row sees.
+ *
+ * Nothing here changes the graph but the functions named `make` and `drop`. Values may be LATHE_NONE where a text says
+ * so. One thread at a time. */
+#ifndef LATHE_MATCH_H
+#define LATHE_MATCH_H
+
+#include "pass.h"
+
+/* ---- constants */
+/* The value of a constant with one element or all elements equal. f16 and bf16 roundings of the constants that the
+ * fusions know (sqrt 2, 0.044715, ...) are given as the exact number: the source meant it. */
+bool lathe_match_number(const struct lathe_graph *g, lathe_value_id v, double *number);
+/* |found - expected| <= 1e-6 |expected|: a few roundings of f32. */
+bool lathe_match_near(double found, double expected);
+
+/* ---- data flow */
+/* v, or what a chain of casts between float types before it was made from. */
+lathe_value_id lathe_match_skip_casts(const struct lathe_graph *g, lathe_value_id v);
+/* v, or what a chain of reshapes before it was made from. */
+lathe_value_id lathe_match_skip_views(const struct lathe_graph *g, lathe_value_id v);
+/* True when both are one value, or computed by equal expressions from equal values (casts between floats aside). */
+bool lathe_match_same(const struct lathe_graph *g, lathe_value_id a, lathe_value_id b);
+/* For a node of two operands one of which is v: the other one. False when n has other arity or uses v twice. */
+bool lathe_match_other(const struct lathe_graph *g, lathe_node_id n, lathe_value_id v, lathe_value_id *other);
+/* n multiplies or divides a value by a number: *x times *factor is its output. The shape of *x is that of the output.
+ */
+bool lathe_match_scaled(const struct lathe_graph *g, lathe_node_id n, lathe_value_id *x, double *factor);
+/* v is the mean of *x over the axes [*axis, rank) with kept dims, as reduce_mean or as reduce_sum times 1/count. */
+bool lathe_match_mean(const struct lathe_graph *g, lathe_value_id v, lathe_value_id *x, int *axis);
+bool lathe_match_dim_equal(const struct lathe_graph *g, lathe_dim a, lathe_dim b);
+
+/* ---- operands of a row: gamma, beta, bias */
+/* True when v, broadcast against x, is the same for all leading positions: its last dims are x's from `axis` on (all
+ * constant), leading ones may follow, its rank is not above x's; or v is a constant of one element. */
+bool lathe_match_row_operand(const struct lathe_graph *g, lathe_value_id v, lathe_value_id x, int axis);
+/* That operand with exactly the dims of x from `axis` on; a reshape is put before `before` where one is needed. */
+lathe_value_id lathe_match_make_row_operand(struct lathe_pass_ctx *ctx, lathe_node_id before, lathe_value_id v,
+                                            lathe_value_id x, int axis);
+/* A reshape of v to these dims before `before`; v itself when it has them; a constant stays a constant. */
+lathe_value_id lathe_match_make_reshape(struct lathe_pass_ctx *ctx, lathe_node_id before, lathe_value_id v, int rank,
+                                        const lathe_dim *dims);
+
+/* ---- nodes */
+/* The nodes of that operator at this moment, in order, in the pass's scratch arena: safe against removals if their op
+ * is checked again. NULL and *count = 0 when there are none. */
+lathe_node_id *lathe_match_nodes(struct lathe_pass_ctx *ctx, enum lathe_op op, uint32_t *count);
+/* A node before `before`, named as it, whose one output has the type and shape of `like`. */
+lathe_value_id lathe_match_make_like(struct lathe_graph *g, lathe_node_id before, enum lathe_op op,
+                                     const lathe_value_id *in, uint32_t n_in, lathe_value_id like);
+/* Removes the producer of v, and what only it used, when nothing uses v any more. v may be LATHE_NONE. */
+void lathe_match_drop_unused(struct lathe_graph *g, lathe_value_id v);
+/* True when v is computed before n runs (inputs and constants always are). */
+bool lathe_match_before(const struct lathe_graph *g, lathe_value_id v, lathe_node_id n);
+/* Turns n into another operator on these operands, drops all its attributes and what its old operands left unused. */
+void lathe_match_make_into(struct lathe_graph *g, lathe_node_id n, enum lathe_op op, const lathe_value_id *in,
+                           uint32_t n_in);
+#endif
