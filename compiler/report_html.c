@@ -89,6 +89,8 @@ static void open_table(struct lathe_text *out, const char *title, const char *co
         bool number = *columns == '#';
         lathe_text_append(out, "<th%s>%.*s</th>", number ? " class=\"n\"" : "", (int)n - number, columns + number);
         columns += n + (columns[n] == '|');
+        if (n && !*columns && columns[-1] == '|') /* a column without a heading */
+            lathe_text_append(out, "<th></th>");
     }
     lathe_text_append(out, "</tr></thead><tbody>\n");
 }

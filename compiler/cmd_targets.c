@@ -1,0 +1,241 @@
+/* lathe targets: the machines that can be compiled for. */
+#include "cli.h"
+#include "printable.h"
+#include "target.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const char *const precision_names[] = {"f32", "bf16", "int8"};
+
+static void precisions_text(unsigned precisions, char *buffer, size_t size) {
+    buffer[0] = 0;
+    for (unsigned i = 0; i < 3; i++)
+        if (precisions & 1u << i) {
+            size_t n = strlen(buffer);
+            snprintf(buffer + n, size - n, "%s%s", n ? " " : "", precision_names[i]);
+        }
+}
+
+static const char *scheme_name(enum lathe_int8_scheme scheme) {
+    return scheme == LATHE_INT8_U8S8 ? "u8s8" : scheme == LATHE_INT8_U7S8 ? "u7s8" : "u7s7_pairs";
+}
+static const char *shapes_name(const struct lathe_target *t) {
+    return t->shapes == LATHE_SHAPES_STATIC ? "static" : "bounded";
+}
+static const char *placement_name(const struct lathe_target *t) {
+    return t->placement == LATHE_PLACE_PIPELINE ? "pipeline" : "replicate";
+}
+static const char *cast_name(const struct lathe_target *t) {
+    return t->cast == LATHE_CAST_NONE ? "none" : t->cast == LATHE_CAST_MATMUL ? "matmul" : "all";
+}
+
+static const char *operator_name(unsigned number) {
+    switch (number) {
+#define OP(number, name, text, min_in, max_in, n_out, flags)                                                           \
+    case number:                                                                                                       \
+        return text;
+#include "ir_ops.def"
+#undef OP
+    default:
+        return NULL;
+    }
+}
+
+static json_t *buckets_json(const struct lathe_target *t) {
+    json_t *list = json_array();
+    for (unsigned i = 0; i < t->bucket_count; i++)
+        json_array_append_new(list,
+                              json_sprintf("%lldx%lld", (long long)t->buckets[i].batch, (long long)t->buckets[i].seq));
+    return list;
+}
+
+static json_t *operators_json(const struct lathe_target *t) {
+    if (t->all_operators)
+        return json_string("all");
+    json_t *list = json_array();
+    for (unsigned i = 0; i < 8 * sizeof t->operators; i++)
+        if (t->operators[i / 8] & 1u << i % 8 && operator_name(i))
+            json_array_append_new(list, json_string(operator_name(i)));
+    return list;
+}
+
+static json_t *target_json(const struct lathe_target *t) {
+    char features[512], precisions[64];
+    lathe_target_features_text(t->features, features, sizeof features);
+    precisions_text(t->precisions, precisions, sizeof precisions);
+    json_t *o = json_object();
+    json_object_set_new(o, "name", lathe_json_string(t->name));
+    json_object_set_new(o, "doc", lathe_json_string(t->doc));
+    json_object_set_new(o, "arch", lathe_json_string(t->arch));
+    json_object_set_new(o, "features", lathe_json_words(features));
+    json_object_set_new(o, "vector_bytes", json_integer(t->vector_bytes));
+    json_object_set_new(o, "caches",
+                        json_pack("{sI, sI, sI}", "l1", (json_int_t)t->l1_bytes, "l2", (json_int_t)t->l2_bytes, "l3",
+                                  (json_int_t)t->l3_bytes));
+    json_object_set_new(o, "precisions", lathe_json_words(precisions));
+    json_object_set_new(o, "int8_scheme", json_string(scheme_name(t->int8_scheme)));
+    json_object_set_new(o, "shapes", json_string(shapes_name(t)));
+    json_object_set_new(o, "buckets", buckets_json(t));
+    json_object_set_new(o, "max_batch", json_integer(t->max_batch));
+    json_object_set_new(o, "max_seq", json_integer(t->max_seq));
+    json_object_set_new(o, "cores", json_integer(t->cores));
+    json_object_set_new(o, "placement", json_string(placement_name(t)));
+    json_object_set_new(o, "core_memory", json_integer((json_int_t)t->core_memory_bytes));
+    json_object_set_new(o, "cast", json_string(cast_name(t)));
+    json_object_set_new(o, "operators", operators_json(t));
+    json_object_set_new(o, "clock_ghz", lathe_json_number(t->ghz));
+    json_object_set_new(o, "memory_gbps", lathe_json_number(t->memory_gbps));
+    return o;
+}
+
+static void row(struct lathe_text *out, const char *key, const char *value) {
+    lathe_text_append(out, "%-14s", key);
+    lathe_append_printable(out, value);
+    lathe_text_append(out, "\n");
+}
+
+static void limit_row(struct lathe_text *out, const char *key, int64_t n, const char *none) {
+    char text[32];
+    snprintf(text, sizeof text, "%lld", (long long)n);
+    row(out, key, n ? text : none);
+}
+
+static void target_text(const struct lathe_target *t, struct lathe_text *out) {
+    char features[512], precisions[64];
+    lathe_target_features_text(t->features, features, sizeof features);
+    precisions_text(t->precisions, precisions, sizeof precisions);
+    row(out, "name", t->name);
+    row(out, "doc", t->doc);
+    row(out, "arch", t->arch);
+    row(out, "features", features[0] ? features : "none");
+    lathe_text_append(out, "%-14s%u bytes\n", "vectors", t->vector_bytes);
+    lathe_text_append(out, "%-14sL1 ", "caches");
+    lathe_append_bytes(out, t->l1_bytes);
+    lathe_text_append(out, ", L2 ");
+    lathe_append_bytes(out, t->l2_bytes);
+    lathe_text_append(out, ", L3 ");
+    lathe_append_bytes(out, t->l3_bytes);
+    lathe_text_append(out, "\n");
+    row(out, "precisions", precisions);
+    row(out, "int8 scheme", scheme_name(t->int8_scheme));
+    row(out, "shapes", shapes_name(t));
+    if (t->bucket_count) {
+        lathe_text_append(out, "%-14s", "buckets");
+        for (unsigned i = 0; i < t->bucket_count; i++)
+            lathe_text_append(out, "%s%lldx%lld", i ? " " : "", (long long)t->buckets[i].batch,
+                              (long long)t->buckets[i].seq);
+        lathe_text_append(out, "\n");
+    }
+    limit_row(out, "largest batch", t->max_batch, "from the graph");
+    limit_row(out, "largest length", t->max_seq, "from the graph");
+    limit_row(out, "cores", t->cores, "as many as the machine has");
+    row(out, "placement", placement_name(t));
+    if (t->core_memory_bytes) {
+        lathe_text_append(out, "%-14s", "core memory");
+        lathe_append_bytes(out, t->core_memory_bytes);
+        lathe_text_append(out, "\n");
+    }
+    row(out, "casts", cast_name(t));
+    row(out, "operators", t->all_operators ? "all" : "a list (--json shows it)");
+    if (t->ghz > 0)
+        lathe_text_append(out, "%-14s%.2f GHz\n", "clock", t->ghz);
+    if (t->memory_gbps > 0)
+        lathe_text_append(out, "%-14s%.0f GB/s\n", "memory", t->memory_gbps);
+}
+
+static void list_line(const struct lathe_target *t, struct lathe_text *out) {
+    char precisions[64];
+    precisions_text(t->precisions, precisions, sizeof precisions);
+    lathe_append_column(out, t->name, 16);
+    lathe_append_column(out, precisions, 15);
+    lathe_append_printable(out, t->doc);
+    lathe_text_append(out, "\n");
+}
+
+static enum lathe_status list(bool json, struct lathe_diag *diag) {
+    struct lathe_text out = {0};
+    json_t *all = json_array();
+    enum lathe_status status = LATHE_OK;
+    for (unsigned i = 0; status == LATHE_OK && i <= lathe_target_builtin_count(); i++) {
+        struct lathe_target t;
+        const char *name = i < lathe_target_builtin_count() ? lathe_target_builtin_name(i) : "native";
+        status = lathe_target_load(name, &t, diag);
+        if (status == LATHE_OK) {
+            json_array_append_new(all, target_json(&t));
+            list_line(&t, &out);
+        }
+    }
+    if (status == LATHE_OK)
+        status = json ? lathe_cli_print_json(json_incref(all), diag) : lathe_cli_print(&out, diag);
+    json_decref(all);
+    lathe_text_free(&out);
+    return status;
+}
+
+/* The shipped target whose instruction sets this machine has, and most of them. */
+static const char *best_shipped(const struct lathe_target *native) {
+    const char *best = "generic";
+    int most = -1;
+    for (unsigned i = 0; i < lathe_target_builtin_count(); i++) {
+        struct lathe_target t;
+        if (lathe_target_load(lathe_target_builtin_name(i), &t, NULL) || !strcmp(t.arch, "device"))
+            continue;
+        bool arch = !strcmp(t.arch, "any") || !strcmp(t.arch, native->arch);
+        int bits = __builtin_popcountll(t.features);
+        /* Equal sets: the cache sizes decide. */
+        uint64_t gap = t.l2_bytes > native->l2_bytes ? t.l2_bytes - native->l2_bytes : native->l2_bytes - t.l2_bytes;
+        int score = bits * 1000 - (int)(gap >> 13);
+        if (arch && !(t.features & ~native->features) && score > most) {
+            most = score;
+            best = lathe_target_builtin_name(i);
+        }
+    }
+    return best;
+}
+
+static enum lathe_status show(const char *name, bool detect, bool json, struct lathe_diag *diag) {
+    struct lathe_target t;
+    LATHE_TRY(lathe_target_load(name, &t, diag));
+    const char *near = detect ? best_shipped(&t) : NULL;
+    if (json) {
+        json_t *o = target_json(&t);
+        if (near)
+            json_object_set_new(o, "nearest", json_string(near));
+        return lathe_cli_print_json(o, diag);
+    }
+    struct lathe_text out = {0};
+    target_text(&t, &out);
+    if (near)
+        row(&out, "nearest", near);
+    return lathe_cli_print(&out, diag);
+}
+
+int lathe_cmd_targets(int argc, char **argv) {
+    static struct lathe_diag diag;
+    bool detect = false, json = false;
+    struct lathe_words args = {0};
+    const struct lathe_option options[] = {
+        {.name = "detect",
+         .kind = LATHE_OPTION_FLAG,
+         .into = &detect,
+         .help = "this machine, and the shipped target nearest to it"},
+        {.name = "json", .kind = LATHE_OPTION_FLAG, .into = &json, .help = "JSON instead of text"},
+    };
+    const struct lathe_syntax syntax = {.command = "targets",
+                                        .arguments = "[NAME|FILE.yaml] [--detect] [--json]",
+                                        .summary = "the machines that can be compiled for",
+                                        .options = options,
+                                        .option_count = sizeof options / sizeof *options,
+                                        .max_args = 1};
+    struct lathe_cli_parsed parsed = lathe_cli_parse(&syntax, argc, argv, &args, &diag);
+    const char *name = args.count ? args.at[0] : NULL;
+    lathe_words_free(&args);
+    if (parsed.done)
+        return parsed.exit;
+    if (detect && name)
+        return lathe_cli_end(
+            lathe_fail(&diag, LATHE_MSG_ARGUMENTS, "lathe targets: --detect stands alone, found also '%s'", name),
+            &diag);
+    return lathe_cli_end(name || detect ? show(name ? name : "native", detect, json, &diag) : list(json, &diag), &diag);
+}
