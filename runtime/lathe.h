@@ -110,8 +110,8 @@ unsigned lathe_session_threads(const struct lathe_session *s);
 size_t lathe_session_arena_bytes(const struct lathe_session *s);
 
 /* Binds an input: `data` is borrowed until the run has returned, row-major, of any alignment its type allows. Integer
- * inputs may be i32 or i64 whatever the graph declares. Checks rank, fixed dims, maxima, that symbols agree between
- * inputs; ids are checked by run. */
+ * inputs may be i32 or i64 whatever the graph declares. Checks rank, fixed dims and maxima; that symbols agree between
+ * inputs and that ids are in range is checked by run. */
 LATHE_NODISCARD enum lathe_status lathe_session_set_input(struct lathe_session *s, unsigned index,
                                                           enum lathe_dtype dtype, unsigned rank, const int64_t *dims,
                                                           const void *data, struct lathe_diag *diag);

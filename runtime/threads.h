@@ -21,6 +21,25 @@ unsigned lathe_pool_threads(const struct lathe_pool *pool);
 /* Runs fn on every thread of the pool and returns when all are done. Not reentrant; one caller at a time. */
 void lathe_pool_run(struct lathe_pool *pool, void (*fn)(void *user, const struct lathe_team *team), void *user);
 
+#define LATHE_MAX_THREADS 256
+
+/* A barrier that a thread has broken lets everybody through until lathe_pool_run returns: a step that fails on one thread
+ * must not leave the others waiting inside it. */
+void lathe_team_break(const struct lathe_team *team);
+/* True when options asked for cores and a thread could not be pinned (it then runs unpinned). */
+bool lathe_pool_pin_failed(const struct lathe_pool *pool);
+
+/* What decides the number of threads. */
+struct lathe_thread_budget {
+    unsigned affinity;  /* CPUs of the affinity mask */
+    unsigned cores;     /* physical cores among them; 0 unknown */
+    unsigned quota;     /* ceil(quota / period) of the control group; 0: no limit */
+    unsigned threads;   /* the number chosen */
+    char warning[192];  /* "" or one line about a quota that cannot be read */
+};
+/* The environment variable LATHE_CGROUP_ROOT names another folder than /sys/fs/cgroup. */
+void lathe_thread_budget(struct lathe_thread_budget *out);
+
 /* min(affinity count, ceil(quota / period), physical cores), at least 1; cgroup v1 and v2. *limited_by_quota may be
  * NULL. */
 unsigned lathe_default_threads(bool *limited_by_quota);

@@ -1,0 +1,133 @@
+/* The run: one region in which all threads walk the steps together. Nothing here allocates or calls the system; the
+ * threads wait for each other only before a step that depends on what another thread may still be doing. */
+#include "row_map.h"
+#include "session.h"
+
+#include <string.h>
+
+static void copy_step(const struct lathe_step_state *st, const struct lathe_team *team) {
+    const struct lathe_tensor *in = st->in[0], *out = st->out[0];
+    int64_t n = lathe_shape_bytes(in->dtype, in->rank, in->dims),
+            m = lathe_shape_bytes(out->dtype, out->rank, out->dims);
+    int64_t begin, end;
+    lathe_team_split(team, n < m ? n : m, 4096, &begin, &end);
+    if (end > begin)
+        memcpy((char *)out->data + begin, (const char *)in->data + begin, (size_t)(end - begin));
+}
+
+/* Rows of the batch without any key where the source would give NaN; asked before the step, while its keys are there.
+ */
+static void count_flagged(struct lathe_session *s, const struct lathe_step_state *st) {
+    const struct lathe_tensor *keys = st->op->op == LATHE_OP_ROW_MAP ? st->in[0] : st->in[3];
+    if (keys->rank != 2)
+        return;
+    size_t row = (size_t)keys->dims[1] * lathe_dtype_bytes(keys->dtype);
+    unsigned n = 0;
+    for (int64_t b = 0; b < keys->dims[0]; b++) {
+        const char *p = (const char *)keys->data + (size_t)b * row;
+        bool any = false;
+        for (size_t k = 0; k < row && !any; k++)
+            any = p[k] != 0;
+        n += !any;
+    }
+    s->flagged = n > s->flagged ? n : s->flagged;
+}
+
+static enum lathe_status run_step(struct lathe_session *s, uint32_t index, const struct lathe_team *team,
+                                  unsigned thread) {
+    const struct lathe_step_state *st = &s->steps[index];
+    if (st->op->op == LATHE_OP_RESHAPE) {
+        copy_step(st, team);
+        return LATHE_OK;
+    }
+    if (st->flags_rows && thread == 0)
+        count_flagged(s, st);
+    struct lathe_op_call call = {
+        .attrs = st->attrs,
+        .in = st->in,
+        .out = st->out,
+        .n_in = st->n_in,
+        .n_out = st->n_out,
+        .team = *team,
+        .kernels = &s->kernels,
+        .scratch = s->scratch_bytes ? s->scratch + thread * s->scratch_bytes : NULL,
+        .diag = &s->diags[thread],
+    };
+    return st->op->run(&call);
+}
+
+static void fail_step(struct lathe_session *s, uint32_t index, enum lathe_status status, unsigned thread) {
+    struct lathe_diag *diag = &s->diags[thread];
+    if (diag->status == LATHE_OK)
+        lathe_fail(diag, LATHE_MSG_RUN_STEP, "step '%s' (%s) failed: %s",
+                   lathe_plan_string(s->plan, s->plan->steps[index].name), s->steps[index].op->name,
+                   lathe_status_name(status));
+    atomic_store(&s->failed, 1);
+}
+
+static void region(void *user, const struct lathe_team *team) {
+    struct lathe_session *s = user;
+    const struct lathe_team alone = {0, 1, NULL};
+    for (uint32_t i = s->plan->head->prologue_steps; i < s->plan->head->step_count; i++) {
+        const struct lathe_step_state *st = &s->steps[i];
+        if (st->wait_before) {
+            lathe_team_wait(team);
+            if (atomic_load_explicit(&s->failed, memory_order_relaxed))
+                return;
+        }
+        if (st->solo && team->index != 0)
+            continue;
+        enum lathe_status status = run_step(s, i, st->solo ? &alone : team, team->index);
+        if (status != LATHE_OK) {
+            fail_step(s, i, status, team->index);
+            lathe_team_break(team);
+            return;
+        }
+    }
+}
+
+/* Fills what the run will write, so that nothing of the last run shows through. */
+static void poison_arena(struct lathe_session *s) {
+    const struct lathe_plan *p = s->plan;
+    for (uint32_t v = 0; v < p->head->value_count; v++) {
+        const struct lathe_fmt_value *f = &p->values[v];
+        if (f->place != LATHE_PLACE_ARENA)
+            continue;
+        int64_t bytes = lathe_shape_bytes((enum lathe_dtype)f->dtype, f->rank, s->tensors[v].dims);
+        if (bytes > 0 && (uint64_t)bytes <= f->bytes)
+            memset(s->arena + f->offset, (int)(s->poison & 0xff), (size_t)bytes);
+    }
+}
+
+static enum lathe_status prologue(struct lathe_session *s, struct lathe_diag *diag) {
+    const struct lathe_team alone = {0, 1, NULL};
+    for (uint32_t i = 0; i < s->plan->head->prologue_steps; i++) {
+        enum lathe_status status = run_step(s, i, &alone, 0);
+        if (status != LATHE_OK) {
+            fail_step(s, i, status, 0);
+            return status;
+        }
+    }
+    return lathe_session_shape_rows(s, diag);
+}
+
+enum lathe_status lathe_session_exec(struct lathe_session *s, struct lathe_diag *diag) {
+    for (unsigned i = 0; i < s->threads; i++)
+        lathe_diag_reset(&s->diags[i]);
+    atomic_store(&s->failed, 0);
+    s->flagged = 0;
+    if (s->poison)
+        poison_arena(s);
+    enum lathe_status status = LATHE_OK;
+    if (s->plan->head->prologue_steps > 0)
+        status = prologue(s, diag);
+    if (status == LATHE_OK && s->plan->head->prologue_steps < s->plan->head->step_count)
+        lathe_pool_run(s->pool, region, s);
+    if (atomic_load(&s->failed)) {
+        for (unsigned i = 0; i < s->threads; i++)
+            if (s->diags[i].status != LATHE_OK)
+                return lathe_fail(diag, s->diags[i].message, "%s", s->diags[i].text);
+        return lathe_fail(diag, LATHE_MSG_RUN_STEP, "a step failed");
+    }
+    return status;
+}

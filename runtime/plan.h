@@ -1,0 +1,70 @@
+/* The verified tables of an artifact, for the session, the known answer and `inspect --plan`. All pointers lead into
+ * the mapped file; after lathe_artifact_open every index in them is in range. */
+#ifndef LATHE_PLAN_H
+#define LATHE_PLAN_H
+
+#include "lathe_format.h"
+#include "tensor.h"
+
+#include "lathe.h"
+
+struct lathe_plan {
+    const struct lathe_fmt_plan *head;
+    const struct lathe_fmt_symbol *symbols;
+    const struct lathe_fmt_dim *dims;
+    const struct lathe_fmt_value *values;
+    const struct lathe_fmt_step *steps;
+    const struct lathe_fmt_attr *attrs;
+    const int64_t *ints;
+    const uint32_t *operands;
+    const char *strings;
+    uint8_t *dim_needs_rows; /* one a dim: it depends on a symbol of source LATHE_SYMBOL_ROWS */
+};
+
+struct lathe_manifest {
+    const struct lathe_fmt_manifest *head;
+    const struct lathe_fmt_port *inputs, *outputs;
+    const uint32_t *labels;
+    const char *strings;
+};
+
+struct lathe_artifact {
+    const uint8_t *bytes;
+    uint64_t size;
+    bool mapped; /* bytes are our mapping */
+    struct lathe_fmt_prefix prefix;
+    struct lathe_fmt_section sections[LATHE_FORMAT_MAX_SECTIONS];
+    const struct lathe_fmt_section *by_kind[LATHE_SECTION_KINDS]; /* NULL: not there */
+    struct lathe_manifest manifest;
+    struct lathe_plan plan;
+    const uint8_t *weights;
+    uint64_t weight_bytes;
+    void *weight_memory;      /* our mapping of decompressed weights, or NULL */
+    struct lathe_port *ports; /* inputs, then outputs */
+};
+
+/* artifact_verify.c: everything but the mapping. `a->bytes` and `a->size` are set; fills the rest. */
+LATHE_NODISCARD enum lathe_status lathe_artifact_verify(struct lathe_artifact *a, const char *what,
+                                                        const struct lathe_artifact_options *options,
+                                                        struct lathe_diag *diag);
+/* plan_verify.c: the tables of MANIFEST and PLAN. */
+LATHE_NODISCARD enum lathe_status lathe_plan_verify(struct lathe_artifact *a, const void *manifest,
+                                                    uint64_t manifest_size, const void *plan, uint64_t plan_size,
+                                                    const char *what, struct lathe_diag *diag);
+
+/* A section's bytes, decompressed into memory for free(); *data is NULL and LATHE_OK returned when it is not there.
+ * Sections of text get a final zero that *size does not count. */
+LATHE_NODISCARD enum lathe_status lathe_artifact_section(const struct lathe_artifact *a, enum lathe_section_kind kind,
+                                                         void **data, uint64_t *size, struct lathe_diag *diag);
+
+/* Evaluates dims for symbol values. Entries that overflow or divide by a number < 1 become INT64_MIN, as do those built
+ * on them; the caller refuses negative sizes where it uses them. `only_rows`: just those that depend on kept rows. */
+void lathe_plan_eval(const struct lathe_plan *plan, const int64_t *symbols, bool only_rows, int64_t *dims);
+
+/* Bytes of a tensor, -1 when a dim is negative or the product overflows. */
+int64_t lathe_shape_bytes(enum lathe_dtype dtype, unsigned rank, const int64_t *dims);
+
+static inline const char *lathe_plan_string(const struct lathe_plan *plan, uint32_t at) {
+    return plan->strings + at;
+}
+#endif

@@ -1,0 +1,93 @@
+/* Inside of a session, shared by session.c (making, binding), session_shape.c (sizes of a run), session_input.c (values
+ * of a run) and exec.c (the run). */
+#ifndef LATHE_SESSION_H
+#define LATHE_SESSION_H
+
+#include "kernel.h"
+#include "plan.h"
+#include "threads.h"
+
+#include <stdatomic.h>
+
+struct lathe_binding {
+    bool bound;
+    enum lathe_dtype dtype;
+    int64_t dims[LATHE_MAX_RANK];
+    const void *data;
+    uint8_t *buffer; /* the session's copy when types differ, or the default; NULL: no such input */
+    uint64_t buffer_bytes;
+    enum lathe_buffer_state { LATHE_BUFFER_ZEROS, LATHE_BUFFER_POSITIONS, LATHE_BUFFER_COPY } state;
+    int64_t filled, axis; /* elements of the buffer that hold positions, and the length of the axis they count */
+};
+
+/* A step as the threads see it. */
+struct lathe_step_state {
+    const struct lathe_op_info *op;
+    struct lathe_attrs attrs;
+    const struct lathe_tensor *const *in;
+    struct lathe_tensor *const *out;
+    uint16_t n_in, n_out;
+    bool solo;        /* thread 0 alone runs it: too little work to share */
+    bool wait_before; /* a barrier stands before it */
+    bool needs_rows;  /* its sizes follow from the prologue */
+    bool flags_rows;  /* it has keys, and a row without any is to be told */
+    /* the steps before it that touch bytes it writes, or write bytes it touches; the nearest first */
+    uint32_t first_conflict, conflict_count;
+};
+
+struct lathe_session {
+    struct lathe_artifact *artifact;
+    const struct lathe_plan *plan;
+    struct lathe_pool *pool;
+    struct lathe_kernels kernels;
+    unsigned threads;
+    unsigned poison;
+    int64_t *symbol_max; /* of this session */
+
+    /* one mapping: arena, input buffers, scratch of each thread; untouched pages cost nothing */
+    uint8_t *memory;
+    size_t memory_bytes;
+    uint8_t *arena;
+    uint8_t *scratch;
+    size_t scratch_bytes; /* a thread */
+
+    struct lathe_binding *bindings;
+    int64_t *symbols, *dims;
+    struct lathe_tensor *tensors;
+    struct lathe_step_state *steps;
+    struct lathe_attr *attrs;
+    int64_t *ints;
+    struct lathe_tensor **operands;
+    uint32_t *conflicts;
+    uint32_t *input_values; /* values that lie in an input: the inputs themselves and views of them */
+    uint32_t input_value_count;
+    struct lathe_tensor_view *outputs;
+    struct lathe_diag *diags; /* one a thread */
+    void *tables;             /* the allocation behind the arrays above */
+
+    bool shape_known; /* dims and tensors fit the bindings */
+    int64_t rows_key; /* sum of all row counts that the plan was laid out for; -1: none */
+    bool has_output;
+    unsigned flagged;
+    atomic_int failed; /* a step of the run going on has failed */
+};
+
+/* ---- session_shape.c */
+/* Symbols from the bindings, all bindings checked against them, sizes of every tensor that does not depend on kept
+ * rows. *empty: the batch is 0. Done only when a binding has changed its sizes. */
+LATHE_NODISCARD enum lathe_status lathe_session_shape(struct lathe_session *s, bool *empty, struct lathe_diag *diag);
+/* The rest, once the prologue has made the row maps. */
+LATHE_NODISCARD enum lathe_status lathe_session_shape_rows(struct lathe_session *s, struct lathe_diag *diag);
+/* Sizes at the maxima of the session, for scratch and buffers; sizes that cannot be are taken as 0. */
+void lathe_session_shape_max(struct lathe_session *s);
+/* Finds for each step the steps before it that it must not overtake. False when memory runs out. */
+bool lathe_session_conflicts(struct lathe_session *s);
+/* The name of a dim for messages: its symbol, or "size". */
+const char *lathe_session_dim_name(const struct lathe_session *s, uint32_t dim);
+
+/* ---- session_input.c: checks ids, converts, fills defaults; sets the data of the inputs' tensors. */
+LATHE_NODISCARD enum lathe_status lathe_session_inputs(struct lathe_session *s, struct lathe_diag *diag);
+
+/* ---- exec.c */
+LATHE_NODISCARD enum lathe_status lathe_session_exec(struct lathe_session *s, struct lathe_diag *diag);
+#endif

@@ -1,0 +1,246 @@
+/* The pool: workers that wait for one function, run it with the caller, and wait again. Waiting is a short spin on one
+ * word, then a futex; the word tells the generation, so a wake-up is never lost and none is needed while all spin. */
+#include "threads.h"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SPIN_NANOSECONDS 50000
+#define STACK_BYTES      ((size_t)1 << 20)
+#define LINE             64
+
+/* A word that threads wait on until it changes. */
+struct signal {
+    _Alignas(LINE) atomic_uint value;
+    atomic_uint sleepers;
+};
+
+struct lathe_barrier {
+    struct signal generation;
+    _Alignas(LINE) atomic_uint arrived;
+    _Alignas(LINE) atomic_bool broken;
+    unsigned count, spins;
+};
+
+struct lathe_pool {
+    struct lathe_barrier barrier;
+    struct signal work, done; /* generation of the last run started, and finished */
+    _Alignas(LINE) atomic_uint running;
+    void (*fn)(void *user, const struct lathe_team *team);
+    void *user;
+    bool stop, pin_failed, caller_pinned;
+    unsigned count, started, spins;
+    pthread_t caller;
+    cpu_set_t caller_set;
+    struct worker {
+        struct lathe_pool *pool;
+        unsigned index;
+        pthread_t thread;
+    } workers[];
+};
+
+static inline void pause_once(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static void futex_wait(atomic_uint *word, unsigned value) {
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
+}
+
+static void futex_wake_all(atomic_uint *word) {
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+}
+
+/* Waits until the word is not `old`. */
+static void signal_wait(struct signal *s, unsigned old, unsigned spins, const atomic_bool *broken) {
+    for (unsigned i = 0; i < spins; i++) {
+        if (atomic_load_explicit(&s->value, memory_order_acquire) != old)
+            return;
+        if (broken && atomic_load_explicit(broken, memory_order_relaxed))
+            return;
+        pause_once();
+    }
+    /* The sleeper is counted before the word is read again, the waker changes the word before it reads the count: one
+     * of the two sees the other. */
+    atomic_fetch_add(&s->sleepers, 1);
+    while (atomic_load(&s->value) == old && !(broken && atomic_load(broken)))
+        futex_wait(&s->value, old);
+    atomic_fetch_sub(&s->sleepers, 1);
+}
+
+static void signal_set(struct signal *s, unsigned value) {
+    atomic_store(&s->value, value);
+    if (atomic_load(&s->sleepers) > 0)
+        futex_wake_all(&s->value);
+}
+
+void lathe_team_wait(const struct lathe_team *team) {
+    struct lathe_barrier *b = team->barrier;
+    if (!b || team->count < 2)
+        return;
+    unsigned generation = atomic_load_explicit(&b->generation.value, memory_order_relaxed);
+    if (atomic_fetch_add_explicit(&b->arrived, 1, memory_order_acq_rel) == b->count - 1) {
+        atomic_store_explicit(&b->arrived, 0, memory_order_relaxed);
+        signal_set(&b->generation, generation + 1);
+    } else {
+        signal_wait(&b->generation, generation, b->spins, &b->broken);
+    }
+}
+
+void lathe_team_break(const struct lathe_team *team) {
+    struct lathe_barrier *b = team->barrier;
+    if (!b || team->count < 2)
+        return;
+    /* Sleepers wait for the word to change, so it must. */
+    atomic_store(&b->broken, true);
+    signal_set(&b->generation, atomic_load(&b->generation.value) + 0x10000u);
+}
+
+static void pin(struct lathe_pool *pool, pthread_t thread, int cpu) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    if (cpu < 0 || cpu >= CPU_SETSIZE) {
+        pool->pin_failed = true;
+        return;
+    }
+    CPU_SET(cpu, &set);
+    if (pthread_setaffinity_np(thread, sizeof set, &set) != 0)
+        pool->pin_failed = true;
+}
+
+static void *worker_main(void *arg) {
+    struct worker *w = arg;
+    struct lathe_pool *pool = w->pool;
+    unsigned seen = 0;
+    for (;;) {
+        signal_wait(&pool->work, seen, pool->spins, NULL);
+        seen = atomic_load_explicit(&pool->work.value, memory_order_acquire);
+        if (pool->stop)
+            return NULL;
+        struct lathe_team team = {w->index, pool->count, &pool->barrier};
+        pool->fn(pool->user, &team);
+        if (atomic_fetch_sub_explicit(&pool->running, 1, memory_order_acq_rel) == 1)
+            signal_set(&pool->done, seen);
+    }
+}
+
+/* Pauses in 50 us on this CPU; the fastest of a few short measurements, so that a preemption does not count. */
+static unsigned spins_of_limit(void) {
+    uint64_t best = UINT64_MAX;
+    for (int round = 0; round < 5; round++) {
+        struct timespec a, b;
+        clock_gettime(CLOCK_MONOTONIC, &a);
+        for (int i = 0; i < 64; i++)
+            pause_once();
+        clock_gettime(CLOCK_MONOTONIC, &b);
+        uint64_t ns = (uint64_t)(b.tv_sec - a.tv_sec) * 1000000000u + (uint64_t)b.tv_nsec - (uint64_t)a.tv_nsec;
+        if (ns < best)
+            best = ns;
+    }
+    if (best < 64) /* no pause instruction, or a coarse clock */
+        best = 64;
+    return (unsigned)(SPIN_NANOSECONDS * UINT64_C(64) / best);
+}
+
+enum lathe_status lathe_pool_new(const struct lathe_pool_options *options, struct lathe_pool **out,
+                                 struct lathe_diag *diag) {
+    static const struct lathe_pool_options none;
+    if (!options)
+        options = &none;
+    *out = NULL;
+    struct lathe_thread_budget budget;
+    lathe_thread_budget(&budget);
+    unsigned count = options->threads ? options->threads : budget.threads;
+    if (count > LATHE_MAX_THREADS)
+        return lathe_fail(diag, LATHE_MSG_SESSION_OPTION, "threads: %u, supported are 1 to %d", count,
+                          LATHE_MAX_THREADS);
+    if (options->core_count > 0 && options->core_count < count)
+        return lathe_fail(diag, LATHE_MSG_SESSION_OPTION, "cores: %u given for %u threads", options->core_count, count);
+    size_t size = sizeof(struct lathe_pool) + count * sizeof(struct worker);
+    struct lathe_pool *pool = aligned_alloc(LINE, (size + LINE - 1) / LINE * LINE);
+    if (!pool)
+        return lathe_fail(diag, LATHE_MSG_NO_MEMORY, "thread pool: %zu bytes", size);
+    *pool = (struct lathe_pool){.count = count, .caller = pthread_self()};
+    /* Spinning helps only when each thread has a CPU for itself, and it eats into a quota. */
+    bool crowded = budget.quota > 0 || count > budget.affinity;
+    pool->spins = crowded || count < 2 ? 0 : spins_of_limit();
+    pool->barrier.count = count;
+    pool->barrier.spins = pool->spins;
+    if (options->cores && options->core_count) {
+        pool->caller_pinned = pthread_getaffinity_np(pool->caller, sizeof pool->caller_set, &pool->caller_set) == 0;
+        pin(pool, pool->caller, options->cores[0]);
+    }
+    pthread_attr_t attr;
+    pthread_attr_init(&attr);
+    pthread_attr_setstacksize(&attr, STACK_BYTES);
+    enum lathe_status status = LATHE_OK;
+    for (unsigned i = 1; i < count && status == LATHE_OK; i++) {
+        pool->workers[i] = (struct worker){.pool = pool, .index = i};
+        int error = pthread_create(&pool->workers[i].thread, &attr, worker_main, &pool->workers[i]);
+        if (error)
+            status =
+                lathe_fail(diag, LATHE_MSG_THREADS, "thread %u of %u cannot be started (error %d)", i, count, error);
+        else
+            pool->started++;
+        if (!error && options->cores && options->core_count)
+            pin(pool, pool->workers[i].thread, options->cores[i]);
+    }
+    pthread_attr_destroy(&attr);
+    if (status != LATHE_OK)
+        lathe_pool_free(&pool);
+    *out = pool;
+    return status;
+}
+
+void lathe_pool_free(struct lathe_pool **pool_pointer) {
+    struct lathe_pool *pool = *pool_pointer;
+    *pool_pointer = NULL;
+    if (!pool)
+        return;
+    pool->stop = true;
+    signal_set(&pool->work, atomic_load(&pool->work.value) + 1);
+    for (unsigned i = 1; i <= pool->started; i++)
+        pthread_join(pool->workers[i].thread, NULL);
+    if (pool->caller_pinned && pthread_equal(pool->caller, pthread_self()))
+        pthread_setaffinity_np(pool->caller, sizeof pool->caller_set, &pool->caller_set);
+    free(pool);
+}
+
+unsigned lathe_pool_threads(const struct lathe_pool *pool) {
+    return pool->count;
+}
+
+bool lathe_pool_pin_failed(const struct lathe_pool *pool) {
+    return pool->pin_failed;
+}
+
+void lathe_pool_run(struct lathe_pool *pool, void (*fn)(void *user, const struct lathe_team *team), void *user) {
+    struct lathe_team team = {0, pool->count, pool->count > 1 ? &pool->barrier : NULL};
+    if (pool->count < 2) {
+        fn(user, &team);
+        return;
+    }
+    struct lathe_barrier *b = &pool->barrier;
+    if (atomic_load_explicit(&b->broken, memory_order_relaxed)) {
+        atomic_store(&b->broken, false);
+        atomic_store(&b->arrived, 0);
+    }
+    pool->fn = fn;
+    pool->user = user;
+    unsigned generation = atomic_load_explicit(&pool->work.value, memory_order_relaxed);
+    unsigned finished = atomic_load_explicit(&pool->done.value, memory_order_relaxed);
+    atomic_store_explicit(&pool->running, pool->count - 1, memory_order_relaxed);
+    signal_set(&pool->work, generation + 1);
+    fn(user, &team);
+    signal_wait(&pool->done, finished, pool->spins, NULL);
+}
