@@ -3,7 +3,7 @@
 #define LATHE_CLI_H
 
 #include "json_text.h"
-#include "lathe.h"
+#include "lathe_status.h"
 #include "options.h"
 
 #include <stdbool.h>

@@ -1,5 +1,6 @@
 /* lathe: finds the subcommand. */
 #include "cli.h"
+#include "lathe.h"
 
 #include <stdio.h>
 #include <string.h>

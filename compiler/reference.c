@@ -1,0 +1,79 @@
+#include "reference.h"
+#include "stages.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+void lathe_reference_close(struct lathe_reference *reference) {
+    lathe_artifact_close(&reference->artifact);
+    free(reference->bytes);
+    *reference = (struct lathe_reference){0};
+}
+
+static enum lathe_status prepare(struct lathe_graph *graph, struct lathe_reference *out, struct lathe_diag *diag) {
+    struct lathe_target target;
+    LATHE_TRY(lathe_target_load("generic", &target, diag));
+    struct lathe_pipeline_options pipeline = {.reference = true, .pass = {.keep_padding = true}};
+    LATHE_TRY(lathe_pipeline_run(graph, &target, &pipeline, NULL, diag));
+    struct lathe_emit_options emit = {.target = &target, .source_sha256 = ""};
+    return lathe_emit_memory(graph, &emit, &out->bytes, &out->size, NULL, diag);
+}
+
+enum lathe_status lathe_reference_open(const char *model, const char *external_dir, struct lathe_reference *out,
+                                       struct lathe_diag *diag) {
+    struct lathe_import_options options = {.external_dir = external_dir};
+    struct lathe_model_file *file = NULL;
+    struct lathe_graph *graph = NULL;
+    *out = (struct lathe_reference){0};
+    LATHE_TRY(lathe_import_onnx(model, &options, &file, &graph, diag));
+    enum lathe_status status = prepare(graph, out, diag);
+    lathe_graph_free(&graph);
+    lathe_model_file_close(&file);
+    struct lathe_artifact_options trusted = {.skip_weight_checksum = true}; /* written a moment ago */
+    if (status == LATHE_OK)
+        status = lathe_artifact_open_memory(out->bytes, out->size, &trusted, &out->artifact, diag);
+    if (status != LATHE_OK)
+        lathe_reference_close(out);
+    return status;
+}
+
+/* Binds feeds by position: both artifacts have the inputs of the source in its order. */
+enum lathe_status lathe_reference_run(const struct lathe_reference *reference, const struct lathe_feeds *feeds,
+                                      struct lathe_answers *out, struct lathe_diag *diag) {
+    struct lathe_session_options options = {.plain_c = true};
+    struct lathe_session *session = NULL;
+    LATHE_TRY(lathe_session_new(reference->artifact, &options, &session, diag));
+    enum lathe_status status = lathe_feeds_bind(session, feeds, diag);
+    if (status == LATHE_OK)
+        status = lathe_session_run(session, diag);
+    if (status == LATHE_OK)
+        status = lathe_answers_copy(reference->artifact, session, out, diag);
+    lathe_session_close(&session);
+    return status;
+}
+
+unsigned lathe_trials(const struct lathe_artifact *a, struct lathe_trial *out, unsigned capacity) {
+    static const struct lathe_trial all[] = {
+        {1, 7, {7}, "batch 1, 7 tokens"},
+        {3, 9, {9, 5, 1}, "batch 3, 9 tokens, padded"},
+    };
+    int64_t longest = lathe_artifact_max_length(a), largest = lathe_artifact_max_batch(a);
+    unsigned count = 0;
+    for (size_t i = 0; i < sizeof all / sizeof *all && count < capacity; i++) {
+        struct lathe_trial t = all[i];
+        if (t.batch > 1 && (!lathe_feeds_batch_varies(a) || (largest > 0 && largest < t.batch)))
+            continue;
+        t.seq = longest > 0 && longest < t.seq ? longest : t.seq;
+        for (int64_t b = 0; b < t.batch; b++)
+            t.lengths[b] = t.lengths[b] < t.seq ? t.lengths[b] : t.seq;
+        out[count++] = t;
+    }
+    return count;
+}
+
+enum lathe_status lathe_trial_feeds(const struct lathe_artifact *a, const struct lathe_trial *trial,
+                                    struct lathe_feeds *out, struct lathe_diag *diag) {
+    struct lathe_feed_spec spec = {
+        .batch = trial->batch, .seq = trial->seq, .lengths = trial->lengths, .seed = (uint64_t)trial->batch};
+    return lathe_feeds_make(a, &spec, out, diag);
+}
