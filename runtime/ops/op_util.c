@@ -212,6 +212,8 @@ void lathe_load_i64(const struct lathe_tensor *t, int64_t offset, int64_t n, int
 }
 
 double lathe_element_f64(const struct lathe_tensor *t, int64_t i) {
+    if (t->dtype == LATHE_F32)
+        return (double)((const float *)t->data)[i];
     double v;
     lathe_load_f64(t, i, 1, &v);
     return v;
