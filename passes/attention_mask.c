@@ -1,0 +1,468 @@
+/* The masks of one attention, as key mask, causal order, window and what is left. See attention_parts.h. */
+#include "attention_parts.h"
+
+#include <math.h>
+#include <stdio.h>
+
+/* A number this far below 0 swallows the scores in f32: all masked keys get the same sum. */
+#define SWALLOWS 268435456.0 /* 2^28, where neighbouring f32 are 32 apart */
+#define HALF_MIN 65504.0     /* fp16's finfo.min in magnitude: swallows in fp16 */
+#define MASKING  1e4
+
+enum axis { AXIS_B, AXIS_N, AXIS_Q, AXIS_K, AXES };
+
+/* A tensor that is not 0 where attention is allowed, with the axes that it has. */
+struct plane {
+    lathe_value_id value;
+    bool negated;
+    lathe_dim dims[AXES]; /* 1 where it does not depend on the axis */
+    bool has[AXES];
+};
+
+struct work {
+    struct lathe_attention_match *m;
+    struct lathe_mask_reader reader;
+    struct lathe_mask_formula formula; /* of all sources that were understood */
+    unsigned plane_count;
+    struct plane planes[LATHE_MASK_MAX_FACTS];
+    bool has_low, has_high; /* low <= k - q <= high */
+    int64_t low, high;
+    bool is_general[LATHE_ATTENTION_MAX_MASKS];
+    bool infinite, uniform, softmax; /* what masked keys hold */
+};
+
+/* ---- facts */
+
+static lathe_dim axis_extent(struct lathe_attention_match *m, int axis) {
+    switch (axis) {
+    case AXIS_B:
+        return m->batch;
+    case AXIS_N:
+        return lathe_dim_const(m->view.graph->dims, m->heads);
+    case AXIS_Q:
+        return m->sq;
+    default:
+        return m->sk;
+    }
+}
+
+static const struct lathe_index *axis_index(struct lathe_attention_match *m, int axis) {
+    return axis == AXIS_B ? &m->b : axis == AXIS_N ? &m->n : axis == AXIS_Q ? &m->q : &m->k;
+}
+
+static bool is_one(struct lathe_graph *g, lathe_dim d) {
+    int64_t size;
+    return lathe_dim_is_const(g->dims, d, &size) && size == 1;
+}
+
+/* The axes of an element as a plane that broadcasts to [B, N, Sq, Sk]; in that order only. */
+static bool plane_of(struct lathe_attention_match *m, const struct lathe_element *e, bool negated, struct plane *out) {
+    struct lathe_graph *g = m->view.graph;
+    struct lathe_index_space *space = &m->view.space;
+    const struct lathe_value *v = lathe_value_at(g, e->value);
+    int next = 0;
+    *out = (struct plane){.value = e->value, .negated = negated};
+    for (int i = 0; i < AXES; i++)
+        out->dims[i] = lathe_dim_const(g->dims, 1);
+    for (int i = 0; i < e->rank; i++) {
+        if (is_one(g, v->dims[i]))
+            continue;
+        int axis = next;
+        for (; axis < AXES; axis++)
+            if (lathe_attention_same_dim(g, v->dims[i], axis_extent(m, axis)) &&
+                lathe_index_equal(space, &e->at[i], axis_index(m, axis)))
+                break;
+        if (axis < AXES) {
+            out->has[axis] = true;
+            out->dims[axis] = v->dims[i];
+            next = axis + 1;
+            continue;
+        }
+        /* batch and heads in one axis */
+        struct lathe_index both;
+        lathe_dim heads = axis_extent(m, AXIS_N), product = lathe_dim_mul(g->dims, m->batch, heads);
+        if (next != 0 || !lathe_attention_same_dim(g, v->dims[i], product) ||
+            !lathe_index_add_scaled(space, &m->n, heads, &m->b, &both) || !lathe_index_equal(space, &e->at[i], &both))
+            return false;
+        for (axis = AXIS_B; axis <= AXIS_N; axis++) {
+            out->has[axis] = !is_one(g, axis_extent(m, axis));
+            out->dims[axis] = axis_extent(m, axis);
+        }
+        next = AXIS_Q;
+    }
+    return true;
+}
+
+/* A fact about positions: k - q + c >= 0 or q - k + c >= 0 narrows the band. */
+static bool narrow_band(struct work *w, const struct lathe_index *index) {
+    struct lathe_attention_match *m = w->m;
+    struct lathe_index_space *space = &m->view.space;
+    struct lathe_dims *t = space->dims;
+    for (int sign = -1; sign <= 1; sign += 2) {
+        /* index - sign * (k - q) must be a number c: sign * (k - q) >= -c */
+        struct lathe_index r;
+        lathe_dim value;
+        int64_t c;
+        if (!lathe_index_add_scaled(space, index, lathe_dim_const(t, -sign), &m->k, &r) ||
+            !lathe_index_add_scaled(space, &r, lathe_dim_const(t, sign), &m->q, &r) ||
+            !lathe_index_is_const(space, &r, &value) || !lathe_dim_is_const(t, value, &c))
+            continue;
+        if (sign > 0 && (!w->has_low || -c > w->low)) {
+            w->has_low = true;
+            w->low = -c;
+        } else if (sign < 0 && (!w->has_high || c < w->high)) {
+            w->has_high = true;
+            w->high = c;
+        }
+        return true;
+    }
+    return false;
+}
+
+/* Whether each fact of a formula can be told to the operator. */
+static bool is_expressible(struct work *w, const struct lathe_mask_formula *f) {
+    struct work trial = {.m = w->m};
+    struct plane plane;
+    if (f->never)
+        return false;
+    for (unsigned i = 0; i < f->count; i++) {
+        const struct lathe_mask_fact *fact = f->facts[i];
+        if (fact->kind == LATHE_MASK_INDEX ? !narrow_band(&trial, &fact->index)
+                                           : !plane_of(w->m, &fact->element, fact->negated, &plane))
+            return false;
+    }
+    return true;
+}
+
+/* The band is one that the attributes express: none, causal, window, or both. */
+static bool is_known_band(const struct work *w) {
+    if (!w->has_low && !w->has_high)
+        return true;
+    if (!w->has_low)
+        return w->high == 0;
+    return w->has_high && w->low <= 0 && (w->high == 0 || w->high == -w->low);
+}
+
+/* ---- sources */
+
+static void note_fill(struct work *w, double fill, bool is_select) {
+    double size = fabs(fill);
+    if (isinf(fill))
+        w->infinite = true;
+    else if (is_select || size >= SWALLOWS || size == HALF_MIN)
+        w->uniform = true;
+    else
+        w->softmax = true;
+}
+
+static bool source_element(struct lathe_attention_match *m, const struct lathe_attention_source *s,
+                           struct lathe_element *out) {
+    struct lathe_graph *g = m->view.graph;
+    const struct lathe_value *v = lathe_value_at(g, s->value);
+    out->value = s->value;
+    out->rank = v->rank;
+    if (v->rank < 0 || v->rank > s->level.rank)
+        return false;
+    for (int i = 0; i < v->rank; i++) {
+        int axis = s->level.rank - v->rank + i;
+        if (lathe_attention_same_dim(g, v->dims[i], s->level.dims[axis]))
+            out->at[i] = s->level.at[axis];
+        else if (is_one(g, v->dims[i]))
+            lathe_index_const(&m->view.space, lathe_dim_const(g->dims, 0), &out->at[i]);
+        else
+            return false;
+    }
+    return true;
+}
+
+/* Takes a source as facts; what cannot be taken stays general. */
+static void read_source(struct work *w, unsigned index) {
+    const struct lathe_attention_source *s = &w->m->sources[index];
+    struct lathe_element e;
+    struct lathe_mask_formula f;
+    double fill = s->fill;
+    w->is_general[index] = true;
+    if (!source_element(w->m, s, &e))
+        return;
+    if (s->is_select) {
+        if (!lathe_mask_boolean(&w->reader, &e, s->allowed, &f))
+            return;
+    } else {
+        struct lathe_mask_number n;
+        if (!lathe_mask_number(&w->reader, &e, &n))
+            return;
+        n.yes *= s->factor;
+        n.no *= s->factor;
+        if (n.when.never || n.when.count == 0 || n.yes == n.no) {
+            /* one number for all keys changes nothing */
+            w->is_general[index] = !isfinite(n.when.never ? n.no : n.yes);
+            return;
+        }
+        /* `yes` is to be the larger one, where attention is allowed */
+        if (n.no > n.yes && !lathe_mask_turn(&w->reader, &n))
+            return;
+        f = n.when;
+        fill = n.no - n.yes;
+        if (!isfinite(n.yes) || !(fill <= -MASKING))
+            return;
+    }
+    struct lathe_mask_formula both;
+    if (!is_expressible(w, &f) || !lathe_mask_and(&w->reader, &w->formula, &f, &both))
+        return;
+    w->formula = both;
+    w->is_general[index] = false;
+    note_fill(w, fill, s->is_select);
+}
+
+/* A relative bias and a mask summed before they are added: each is a source of its own. */
+static void split_sums(struct work *w) {
+    struct lathe_attention_match *m = w->m;
+    struct lathe_graph *g = m->view.graph;
+    for (unsigned i = 0; i < m->source_count;) {
+        struct lathe_attention_source *s = &m->sources[i];
+        lathe_node_id sum = lathe_producer_of(g, s->value, LATHE_OP_ADD);
+        struct lathe_element e;
+        struct lathe_mask_number n;
+        if (s->is_select || sum == LATHE_NONE || m->source_count == LATHE_ATTENTION_MAX_MASKS ||
+            !source_element(m, s, &e) || lathe_mask_number(&w->reader, &e, &n)) {
+            i++;
+            continue;
+        }
+        m->sources[m->source_count] = *s;
+        m->sources[m->source_count++].value = lathe_node_at(g, sum)->in[1];
+        s->value = lathe_node_at(g, sum)->in[0];
+    }
+}
+
+/* Band facts that the attributes cannot express make their sources general. */
+static bool collect(struct work *w) {
+    for (int pass = 0; pass < 2; pass++) {
+        w->formula = (struct lathe_mask_formula){0};
+        w->infinite = w->uniform = w->softmax = false;
+        w->has_high = w->m->causal;
+        w->has_low = false;
+        w->low = w->high = 0;
+        w->plane_count = 0;
+        for (unsigned i = 0; i < w->m->source_count; i++) {
+            struct lathe_mask_formula before = w->formula;
+            read_source(w, i);
+            if (pass == 0 || w->is_general[i])
+                continue;
+            for (unsigned k = 0; k < w->formula.count; k++)
+                if (w->formula.facts[k]->kind == LATHE_MASK_INDEX) {
+                    w->formula = before;
+                    w->is_general[i] = true;
+                    break;
+                }
+        }
+        for (unsigned i = 0; i < w->formula.count; i++) {
+            const struct lathe_mask_fact *fact = w->formula.facts[i];
+            if (fact->kind == LATHE_MASK_INDEX) {
+                if (!narrow_band(w, &fact->index))
+                    return false;
+            } else if (!plane_of(w->m, &fact->element, fact->negated, &w->planes[w->plane_count++])) {
+                return false;
+            }
+        }
+        if (is_known_band(w))
+            return true;
+    }
+    return false;
+}
+
+/* ---- making */
+
+static lathe_value_id emit(struct lathe_graph *g, lathe_node_id before, enum lathe_op op, const char *base,
+                           const lathe_value_id *in, uint32_t n_in, enum lathe_dtype dtype, int rank,
+                           const lathe_dim *dims) {
+    char name[256];
+    for (uint32_t i = 0; i < n_in; i++)
+        if (in[i] == LATHE_NONE)
+            return LATHE_NONE;
+    snprintf(name, sizeof name, "%.200s/%s", base, lathe_op_info(op)->name);
+    return lathe_graph_emit(g, before, op, name, in, n_in, dtype, rank, dims);
+}
+
+static lathe_value_id emit_like(struct lathe_graph *g, lathe_node_id before, enum lathe_op op, lathe_value_id x,
+                                enum lathe_dtype dtype) {
+    if (x == LATHE_NONE)
+        return x;
+    struct lathe_value v = *lathe_value_at(g, x);
+    lathe_value_id out = emit(g, before, op, v.name, &x, 1, dtype, v.rank, v.dims);
+    if (out != LATHE_NONE && op == LATHE_OP_CAST)
+        lathe_node_set_int(g, lathe_value_at(g, out)->producer, LATHE_ATTR_TO, dtype);
+    return out;
+}
+
+static lathe_value_id as_bool(struct lathe_graph *g, lathe_node_id before, lathe_value_id v) {
+    if (v == LATHE_NONE || lathe_value_at(g, v)->dtype == LATHE_BOOL)
+        return v;
+    return emit_like(g, before, LATHE_OP_CAST, v, LATHE_BOOL);
+}
+
+/* A pairwise operator of two values of rank 4 (or less), broadcast. */
+static lathe_value_id emit_pair(struct lathe_graph *g, lathe_node_id before, enum lathe_op op, lathe_value_id a,
+                                lathe_value_id b) {
+    if (a == LATHE_NONE || b == LATHE_NONE)
+        return LATHE_NONE;
+    struct lathe_value x = *lathe_value_at(g, a), y = *lathe_value_at(g, b);
+    int rank = x.rank > y.rank ? x.rank : y.rank;
+    lathe_dim dims[LATHE_MAX_RANK];
+    for (int i = 0; i < rank; i++) {
+        int from_x = i - (rank - x.rank), from_y = i - (rank - y.rank);
+        if (from_x < 0)
+            dims[i] = y.dims[from_y];
+        else if (from_y < 0 || !is_one(g, x.dims[from_x]))
+            dims[i] = x.dims[from_x];
+        else
+            dims[i] = y.dims[from_y];
+    }
+    lathe_value_id in[2] = {a, b};
+    return emit(g, before, op, x.name, in, 2, x.dtype, rank, dims);
+}
+
+static lathe_value_id make_plane(struct work *w, lathe_node_id before, const struct plane *p, int rank,
+                                 const lathe_dim *dims, bool keep_type) {
+    struct lathe_graph *g = w->m->view.graph;
+    lathe_value_id v = p->value;
+    bool is_integer = lathe_dtype_is_integer(lathe_value_at(g, v)->dtype);
+    if (!keep_type || p->negated || !is_integer)
+        v = as_bool(g, before, v);
+    if (p->negated)
+        v = emit_like(g, before, LATHE_OP_NOT, v, LATHE_BOOL);
+    return v == LATHE_NONE ? v : lathe_attention_reshape(g, before, v, rank, dims);
+}
+
+/* A mask of the source as an operand of rank 4 or less. */
+static lathe_value_id make_general(struct work *w, lathe_node_id before, unsigned index, bool check_only, bool *ok) {
+    struct lathe_attention_match *m = w->m;
+    struct lathe_graph *g = m->view.graph;
+    struct lathe_index_space *space = &m->view.space;
+    const struct lathe_attention_source *s = &m->sources[index];
+    struct lathe_value value = *lathe_value_at(g, s->value);
+    int rank = s->level.rank;
+    lathe_dim heads = axis_extent(m, AXIS_N), dims[4];
+    struct lathe_index both;
+    *ok = false;
+    /* The level must show queries and keys in order, batch and heads before them. */
+    if (rank < 2 || rank > 4 || value.rank > rank || !lathe_index_equal(space, &s->level.at[rank - 1], &m->k) ||
+        !lathe_index_equal(space, &s->level.at[rank - 2], &m->q))
+        return LATHE_NONE;
+    if (rank == 4 &&
+        (!lathe_index_equal(space, &s->level.at[0], &m->b) || !lathe_index_equal(space, &s->level.at[1], &m->n)))
+        return LATHE_NONE;
+    if (rank == 3 && (!lathe_index_add_scaled(space, &m->n, heads, &m->b, &both) ||
+                      !lathe_index_equal(space, &s->level.at[0], &both)))
+        return LATHE_NONE;
+    bool split = rank == 3 && value.rank == 3;
+    if (split) {
+        bool one = is_one(g, value.dims[0]);
+        dims[0] = one ? value.dims[0] : m->batch;
+        dims[1] = one ? value.dims[0] : heads;
+        dims[2] = value.dims[1];
+        dims[3] = value.dims[2];
+    }
+    if (!s->is_select && value.dtype != LATHE_F32)
+        return LATHE_NONE;
+    if (s->is_select && isfinite(s->fill) && s->fill > -MASKING)
+        return LATHE_NONE;
+    *ok = true;
+    if (check_only)
+        return LATHE_NONE;
+    lathe_value_id v = s->value;
+    if (s->is_select) {
+        v = as_bool(g, before, v);
+        if (!s->allowed)
+            v = emit_like(g, before, LATHE_OP_NOT, v, LATHE_BOOL);
+    } else if (s->factor != 1) {
+        v = emit_pair(g, before, LATHE_OP_MUL, v, lathe_graph_add_scalar_f32(g, "mask_factor", (float)s->factor));
+    }
+    if (v != LATHE_NONE && split)
+        v = lathe_attention_reshape(g, before, v, 4, dims);
+    return v;
+}
+
+static lathe_value_id join(struct lathe_graph *g, lathe_node_id before, enum lathe_op op, lathe_value_id a,
+                           lathe_value_id b) {
+    return a == LATHE_NONE ? b : emit_pair(g, before, op, a, b);
+}
+
+bool lathe_attention_make_masks(struct lathe_attention_match *m, lathe_node_id before,
+                                struct lathe_attention_masks *out, const char **why) {
+    struct lathe_graph *g = m->view.graph;
+    struct work w = {.m = m, .reader = {&m->view, m->ctx->scratch}};
+    bool ok;
+    *why = "found positions that no causal order or window describes, expected a mask operand";
+    split_sums(&w);
+    if (!collect(&w))
+        return false;
+    for (unsigned i = 0; i < m->source_count; i++) {
+        *why = "found a mask whose axes are not batch, head, query and key in this order, or fills above -10000";
+        if (!w.is_general[i])
+            continue;
+        make_general(&w, before, i, true, &ok);
+        if (!ok)
+            return false;
+        if (m->sources[i].is_select)
+            note_fill(&w, m->sources[i].fill, true);
+    }
+
+    lathe_value_id keys = LATHE_NONE, allowed = LATHE_NONE, bias = LATHE_NONE;
+    lathe_dim key_dims[2] = {m->batch, m->sk};
+    unsigned key_planes = 0;
+    for (unsigned i = 0; i < w.plane_count; i++) {
+        struct plane *p = &w.planes[i];
+        p->has[AXIS_B] |= is_one(g, m->batch);
+        key_planes += p->has[AXIS_B] && !p->has[AXIS_N] && !p->has[AXIS_Q] && p->has[AXIS_K];
+    }
+    for (unsigned i = 0; i < w.plane_count; i++) {
+        const struct plane *p = &w.planes[i];
+        bool is_keys = p->has[AXIS_B] && !p->has[AXIS_N] && !p->has[AXIS_Q] && p->has[AXIS_K];
+        lathe_value_id v =
+            make_plane(&w, before, p, is_keys ? 2 : 4, is_keys ? key_dims : p->dims, is_keys && key_planes == 1);
+        if (is_keys)
+            keys = join(g, before, LATHE_OP_AND, keys, v);
+        else
+            allowed = join(g, before, LATHE_OP_AND, allowed, v);
+    }
+    for (unsigned i = 0; i < m->source_count; i++) {
+        if (!w.is_general[i])
+            continue;
+        lathe_value_id v = make_general(&w, before, i, false, &ok);
+        if (m->sources[i].is_select)
+            allowed = join(g, before, LATHE_OP_AND, allowed, v);
+        else
+            bias = join(g, before, LATHE_OP_ADD, bias, v);
+    }
+    if (allowed != LATHE_NONE && bias != LATHE_NONE) {
+        /* one operand: the bias, with -inf where a key is not allowed */
+        struct lathe_value x, y;
+        lathe_dim dims[4];
+        lathe_value_id minus = lathe_graph_add_scalar_f32(g, "forbidden", -INFINITY);
+        lathe_value_id in[3] = {allowed, bias, minus};
+        x = *lathe_value_at(g, allowed);
+        y = *lathe_value_at(g, bias);
+        int rank = x.rank > y.rank ? x.rank : y.rank;
+        for (int i = 0; i < rank; i++) {
+            int from_x = i - (rank - x.rank), from_y = i - (rank - y.rank);
+            dims[i] = from_x >= 0 && (from_y < 0 || !is_one(g, x.dims[from_x])) ? x.dims[from_x] : y.dims[from_y];
+        }
+        bias = emit(g, before, LATHE_OP_WHERE, y.name, in, 3, LATHE_F32, rank, dims);
+    }
+    out->keys = keys;
+    out->mask = bias != LATHE_NONE ? bias : allowed;
+    out->causal = w.has_high && w.high == 0;
+    out->window = w.has_low ? -w.low : -1;
+    bool masks = w.infinite || w.uniform || w.softmax;
+    out->warn_infinite = w.infinite && !m->guarded;
+    if (w.infinite)
+        out->masked_row = m->guarded ? LATHE_MASKED_ZERO : LATHE_MASKED_FLAG;
+    else if (w.uniform || !masks)
+        out->masked_row = masks || !m->guarded ? LATHE_MASKED_UNIFORM : LATHE_MASKED_ZERO;
+    else
+        out->masked_row = LATHE_MASKED_SOFTMAX;
+    /* a bias that may hold -inf */
+    if (!masks && bias != LATHE_NONE)
+        out->masked_row = m->guarded ? LATHE_MASKED_ZERO : LATHE_MASKED_FLAG;
+    return true;
+}
