@@ -1,0 +1,402 @@
+/* The whole compile, in order. */
+#include "lathe_compiler.h"
+#include "reference.h"
+#include "stages.h"
+#include "write_file.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+struct job {
+    const struct lathe_compile_options *o;
+    struct lathe_report *report;
+    struct lathe_diag *diag;
+    struct lathe_target target;
+    struct lathe_model_file *file;
+    struct lathe_graph *graph;
+    uint64_t weights; /* bytes of constants of the source */
+    char *unverified; /* the artifact under its temporary name, while it is there */
+};
+
+static void enter(const struct job *j, const char *stage) {
+    if (j->o->stage)
+        j->o->stage(j->o->user, stage);
+}
+
+/* ---- options */
+
+static enum lathe_status check_pass_name(const char *option, const char *name, struct lathe_diag *diag) {
+    if (lathe_pass_by_name(name))
+        return LATHE_OK;
+    return lathe_fail(diag, LATHE_MSG_OPTION_VALUE, "%s: no pass is named '%s' (lathe passes lists them)", option,
+                      name);
+}
+
+static enum lathe_status check_precision(const struct job *j) {
+    static const struct {
+        const char *name;
+        unsigned bit;
+    } known[] = {{"f32", LATHE_PRECISION_F32},
+                 {"bf16", LATHE_PRECISION_BF16},
+                 {"int8", LATHE_PRECISION_INT8},
+                 {"auto", LATHE_PRECISION_F32}};
+    const char *want = j->o->precision ? j->o->precision : "f32";
+    size_t i = 0;
+    while (i < sizeof known / sizeof *known && strcmp(known[i].name, want))
+        i++;
+    if (i == sizeof known / sizeof *known)
+        return lathe_fail(j->diag, LATHE_MSG_OPTION_VALUE,
+                          "--precision: '%s' is not known (known: f32, bf16, int8, auto)", want);
+    if (!(j->target.precisions & known[i].bit))
+        return lathe_fail(j->diag, LATHE_MSG_TARGET_PRECISION, "target %s does not run %s (it runs:%s%s%s)",
+                          j->target.name, want, j->target.precisions & LATHE_PRECISION_F32 ? " f32" : "",
+                          j->target.precisions & LATHE_PRECISION_BF16 ? " bf16" : "",
+                          j->target.precisions & LATHE_PRECISION_INT8 ? " int8" : "");
+    if (strcmp(want, "f32"))
+        return lathe_fail(j->diag, LATHE_MSG_PRECISION_UNSUPPORTED, "--precision %s: this version compiles to f32 only",
+                          want);
+    return LATHE_OK;
+}
+
+static enum lathe_status check_options(struct job *j) {
+    const struct lathe_compile_options *o = j->o;
+    for (unsigned i = 0; i < o->expect_count; i++)
+        LATHE_TRY(lathe_report_expect_syntax(o->expect[i], j->diag));
+    for (unsigned i = 0; i < o->disabled_count; i++)
+        LATHE_TRY(check_pass_name("--disable", o->disabled[i], j->diag));
+    if (o->dump_after && strcmp(o->dump_after, "all") && strcmp(o->dump_after, "import"))
+        LATHE_TRY(check_pass_name("--dump-after", o->dump_after, j->diag));
+    LATHE_TRY(lathe_target_load(o->target ? o->target : "native", &j->target, j->diag));
+    LATHE_TRY(check_precision(j));
+    if (j->target.shapes == LATHE_SHAPES_STATIC)
+        return lathe_fail(j->diag, LATHE_MSG_OPTION_UNSUPPORTED,
+                          "target %s: this version has no static shapes, only targets with shapes: bounded",
+                          j->target.name);
+    char features[512];
+    lathe_target_features_text(j->target.features, features, sizeof features);
+    lathe_report_target(j->report, j->target.name, "f32", features);
+    return lathe_check_writable(o->output, j->diag);
+}
+
+/* ---- import */
+
+static int is_model(const struct dirent *e) {
+    size_t n = strlen(e->d_name);
+    return n > 5 && !strcmp(e->d_name + n - 5, ".onnx");
+}
+
+/* A folder stands for the one model in it. */
+static enum lathe_status model_path(const char *given, char **path, struct lathe_diag *diag) {
+    struct stat st;
+    *path = NULL;
+    if (stat(given, &st) || !S_ISDIR(st.st_mode)) {
+        *path = strdup(given);
+        return *path ? LATHE_OK : lathe_fail(diag, LATHE_MSG_NO_MEMORY, "%s: no memory", given);
+    }
+    struct dirent **entries;
+    int n = scandir(given, &entries, is_model, alphasort);
+    if (n < 0)
+        return lathe_fail(diag, LATHE_MSG_DATA_FILE, "%s: %s", given, strerror(errno));
+    enum lathe_status status = LATHE_OK;
+    char names[1024] = "";
+    for (int i = 0; i < n; i++) {
+        size_t used = strlen(names);
+        snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", entries[i]->d_name);
+    }
+    if (n != 1)
+        status = lathe_fail(
+            diag, LATHE_MSG_DATA_FILE,
+            n ? "%s: a folder with several models, name one: %s" : "%s: a folder without a .onnx file%s", given, names);
+    else if (asprintf(path, "%s/%s", given, entries[0]->d_name) < 0)
+        status = lathe_fail(diag, LATHE_MSG_NO_MEMORY, "%s: no memory", given);
+    for (int i = 0; i < n; i++)
+        free(entries[i]);
+    free(entries);
+    return status;
+}
+
+static uint64_t constant_bytes(struct lathe_graph *g) {
+    uint64_t total = 0;
+    for (uint32_t v = 0; v < g->value_count; v++) {
+        int64_t bytes = lathe_value_is_constant(g, v) ? lathe_value_bytes(g, v) : 0;
+        total += bytes > 0 ? (uint64_t)bytes : 0;
+    }
+    return total;
+}
+
+/* What the compile will need is known as soon as the model is read: said, and compared with the room on the disk. */
+static enum lathe_status check_sizes(struct job *j) {
+    j->weights = constant_bytes(j->graph);
+    if (j->o->sizes)
+        j->o->sizes(j->o->user, j->weights, j->weights + j->weights * 3 / 10 + (UINT64_C(200) << 20));
+    const char *slash = strrchr(j->o->output, '/');
+    char *folder = slash ? strndup(j->o->output, (size_t)(slash + 1 - j->o->output)) : strdup(".");
+    struct statvfs fs;
+    bool known = folder && !statvfs(folder, &fs);
+    free(folder);
+    uint64_t room = known ? (uint64_t)fs.f_bavail * fs.f_frsize : UINT64_MAX;
+    if (j->o->compress_level == 0 && room < j->weights)
+        return lathe_fail(j->diag, LATHE_MSG_OUTPUT_FILE,
+                          "%s: the artifact needs about %llu bytes, the file system has %llu left", j->o->output,
+                          (unsigned long long)j->weights, (unsigned long long)room);
+    return LATHE_OK;
+}
+
+static void dump_graph(void *user, const char *pass, struct lathe_graph *g) {
+    const struct job *j = user;
+    if (strcmp(j->o->dump_after, "all") && strcmp(j->o->dump_after, pass))
+        return;
+    struct lathe_text text = {0};
+    if (lathe_graph_print(g, &text) == LATHE_OK && !text.failed)
+        j->o->dump(j->o->user, pass, text.data ? text.data : "");
+    lathe_text_free(&text);
+}
+
+static enum lathe_status import(struct job *j, const char *path) {
+    struct lathe_import_options options = {.external_dir = j->o->external_dir, .report = j->report};
+    enter(j, "import");
+    LATHE_TRY(lathe_import_onnx(path, &options, &j->file, &j->graph, j->diag));
+    if (j->o->dump_after)
+        dump_graph(j, "import", j->graph);
+    return check_sizes(j);
+}
+
+/* ---- passes */
+
+static enum lathe_status run_passes(struct job *j) {
+    struct lathe_pipeline_options options = {
+        .pass = {.keep_padding = j->o->keep_padding, .max_batch = j->o->max_batch, .max_seq = j->o->max_seq},
+        .disabled = j->o->disabled,
+        .disabled_count = j->o->disabled_count,
+        .check = j->o->check,
+        .after_pass = j->o->dump_after ? dump_graph : NULL,
+        .user = j,
+    };
+    enter(j, "passes");
+    return lathe_pipeline_run(j->graph, &j->target, &options, j->report, j->diag);
+}
+
+static enum lathe_status check_expectations(const struct job *j) {
+    for (unsigned i = 0; i < j->o->expect_count; i++)
+        LATHE_TRY(lathe_report_expect(j->report, j->o->expect[i], j->diag));
+    return LATHE_OK;
+}
+
+/* ---- artifact */
+
+static enum lathe_status emit(struct job *j) {
+    struct lathe_text inner = {0};
+    int fd;
+    enter(j, "emit");
+    LATHE_TRY(lathe_temporary_beside(j->o->output, &j->unverified, &fd, j->diag));
+    close(fd);
+    lathe_report_json(j->report, true, &inner);
+    struct lathe_emit_options options = {
+        .target = &j->target,
+        .compress_level = j->o->compress_level,
+        .jobs = j->o->jobs,
+        .max_batch = j->o->max_batch,
+        .max_seq = j->o->max_seq,
+        .report_json = inner.data,
+        .labels = j->o->labels,
+        .label_count = j->o->label_count,
+        .source_sha256 = lathe_report_sha256(j->report),
+        .known_answer = true,
+    };
+    enum lathe_status status = inner.failed ? lathe_fail(j->diag, LATHE_MSG_NO_MEMORY, "no memory for the report")
+                                            : lathe_emit_file(j->graph, &options, j->unverified, j->report, j->diag);
+    lathe_text_free(&inner);
+    return status;
+}
+
+static void port_dims(const struct lathe_port *p, char *buffer, size_t size) {
+    size_t n = 0;
+    buffer[0] = 0;
+    for (unsigned i = 0; i < p->rank && n < size; i++)
+        n += (size_t)(p->dims[i] >= 0 ? snprintf(buffer + n, size - n, "%s%lld", i ? ", " : "", (long long)p->dims[i])
+                                      : snprintf(buffer + n, size - n, "%s%s", i ? ", " : "",
+                                                 p->dim_names[i] ? p->dim_names[i] : "?"));
+}
+
+static void report_port(struct lathe_report *r, const char *role, const struct lathe_port *p) {
+    char dims[512];
+    port_dims(p, dims, sizeof dims);
+    lathe_report_shape(r, role, p->name, lathe_dtype_name(p->dtype), dims);
+}
+
+static void report_shapes(const struct job *j, const struct lathe_artifact *a) {
+    char text[32];
+    for (unsigned i = 0; i < lathe_artifact_input_count(a); i++)
+        report_port(j->report, "input", lathe_artifact_input(a, i));
+    for (unsigned i = 0; i < lathe_artifact_output_count(a); i++)
+        report_port(j->report, "output", lathe_artifact_output(a, i));
+    snprintf(text, sizeof text, "%lld", (long long)lathe_artifact_max_batch(a));
+    lathe_report_shape(j->report, "limit", "max_batch", "", text);
+    snprintf(text, sizeof text, "%lld", (long long)lathe_artifact_max_length(a));
+    lathe_report_shape(j->report, "limit", "max_length", "", text);
+}
+
+/* ---- verification: the artifact against the unfused graph */
+
+static enum lathe_status compare_outputs(const struct job *j, const struct lathe_checker *checker,
+                                         const struct lathe_feeds *feeds, const struct lathe_answers *want,
+                                         const char *what) {
+    const struct lathe_bounds bounds = {.has_tolerance = true, .atol = LATHE_VERIFY_ATOL, .rtol = LATHE_VERIFY_RTOL};
+    for (unsigned i = 0; i < lathe_artifact_output_count(checker->artifact); i++) {
+        const char *name = lathe_artifact_output(checker->artifact, i)->name;
+        int k = 0;
+        while ((unsigned)k < want->count && strcmp(want->at[k].name, name))
+            k++;
+        if ((unsigned)k == want->count)
+            return lathe_fail(j->diag, LATHE_MSG_VERIFY_FAILED, "%s: the source has no such output", name);
+        struct lathe_comparison c;
+        lathe_checker_compare(checker, feeds, i, &want->at[k], &bounds, false, &c);
+        char text[384];
+        snprintf(text, sizeof text, "%.200s against the unfused graph, %s", name, what);
+        lathe_report_verification(j->report, text, c.max_error, LATHE_VERIFY_ATOL, c.passed);
+        if (!c.passed)
+            return lathe_fail(j->diag, LATHE_MSG_VERIFY_FAILED, "verification against the unfused graph, %s: %s", what,
+                              c.why);
+    }
+    return LATHE_OK;
+}
+
+static enum lathe_status run_trial(const struct job *j, struct lathe_artifact *a, const struct lathe_feeds *feeds,
+                                   const struct lathe_answers *want, const struct lathe_trial *trial) {
+    const struct lathe_session_options options = {.max_batch = trial->batch};
+    struct lathe_checker checker;
+    LATHE_TRY(lathe_checker_open(a, &options, &checker, j->diag));
+    enum lathe_status status = lathe_checker_run(&checker, feeds, j->diag);
+    if (status == LATHE_OK)
+        status = compare_outputs(j, &checker, feeds, want, trial->what);
+    lathe_checker_close(&checker);
+    return status;
+}
+
+#define MAX_TRIALS 4
+
+struct trials {
+    struct lathe_trial at[MAX_TRIALS];
+    struct lathe_feeds feeds[MAX_TRIALS];
+    struct lathe_answers want[MAX_TRIALS];
+    bool ran[MAX_TRIALS];
+    unsigned count;
+};
+
+static void free_trials(struct trials *t) {
+    for (unsigned i = 0; i < t->count; i++) {
+        lathe_feeds_free(&t->feeds[i]);
+        lathe_answers_free(&t->want[i]);
+    }
+}
+
+static enum lathe_status make_feeds(struct job *j, struct trials *t, const struct lathe_artifact *a) {
+    unsigned count = lathe_trials(a, t->at, MAX_TRIALS);
+    for (; t->count < count; t->count++)
+        LATHE_TRY(lathe_trial_feeds(a, &t->at[t->count], &t->feeds[t->count], j->diag));
+    return LATHE_OK;
+}
+
+/* The reference holds a copy of the weights, so it is closed before the artifact is mapped again. */
+static enum lathe_status reference_answers(struct job *j, struct trials *t, const char *path) {
+    struct lathe_reference reference;
+    LATHE_TRY(lathe_reference_open(path, j->o->external_dir, &reference, j->diag));
+    for (unsigned i = 0; i < t->count; i++) {
+        static struct lathe_diag why; /* made-up inputs that the source itself refuses say nothing of the artifact */
+        lathe_diag_reset(&why);
+        enum lathe_status status = lathe_reference_run(&reference, &t->feeds[i], &t->want[i], &why);
+        t->ran[i] = status == LATHE_OK;
+        if (status == LATHE_INTERNAL) {
+            lathe_reference_close(&reference);
+            return lathe_fail(j->diag, why.message, "verification, %s: %s", t->at[i].what, why.text);
+        }
+        if (status != LATHE_OK)
+            lathe_report_note(j->report, "verification", why.text);
+    }
+    lathe_reference_close(&reference);
+    return LATHE_OK;
+}
+
+static enum lathe_status verify(struct job *j, const char *path, struct trials *t) {
+    enter(j, "verify");
+    LATHE_TRY(reference_answers(j, t, path));
+    struct lathe_artifact *a = NULL;
+    LATHE_TRY(lathe_artifact_open(j->unverified, NULL, &a, j->diag));
+    enum lathe_status status = LATHE_OK;
+    for (unsigned i = 0; status == LATHE_OK && i < t->count; i++)
+        if (t->ran[i])
+            status = run_trial(j, a, &t->feeds[i], &t->want[i], &t->at[i]);
+    lathe_artifact_close(&a);
+    return status;
+}
+
+static bool wants_verification(const struct job *j) {
+    if (j->o->verify == LATHE_VERIFY_NEVER)
+        lathe_report_note(j->report, "verification", "not asked for (--no-verify)");
+    else if (j->o->verify == LATHE_VERIFY_AUTO && j->weights > LATHE_VERIFY_AUTO_BYTES)
+        lathe_report_note(j->report, "verification", "left out: the weights are over 1 GiB (--verify asks for it)");
+    else
+        return true;
+    return false;
+}
+
+/* Opens what was written, completes the report and verifies; the graph is not needed any more. */
+static enum lathe_status prove(struct job *j, const char *path) {
+    struct lathe_artifact_options quick = {.skip_weight_checksum = true};
+    struct lathe_artifact *a = NULL;
+    struct trials trials = {.count = 0};
+    lathe_graph_free(&j->graph);
+    lathe_model_file_close(&j->file);
+    LATHE_TRY(lathe_artifact_open(j->unverified, &quick, &a, j->diag));
+    report_shapes(j, a);
+    bool wanted = wants_verification(j);
+    enum lathe_status status = wanted ? make_feeds(j, &trials, a) : LATHE_OK;
+    lathe_artifact_close(&a);
+    if (status == LATHE_OK && wanted)
+        status = verify(j, path, &trials);
+    free_trials(&trials);
+    return status;
+}
+
+static enum lathe_status publish(struct job *j) {
+    if (rename(j->unverified, j->o->output))
+        return lathe_fail(j->diag, LATHE_MSG_OUTPUT_FILE, "%s: cannot be written: %s", j->o->output, strerror(errno));
+    free(j->unverified);
+    j->unverified = NULL;
+    return LATHE_OK;
+}
+
+static enum lathe_status run(struct job *j, const char *path) {
+    LATHE_TRY(import(j, path));
+    LATHE_TRY(run_passes(j));
+    LATHE_TRY(check_expectations(j));
+    LATHE_TRY(emit(j));
+    LATHE_TRY(prove(j, path));
+    if (lathe_report_failed(j->report))
+        return lathe_fail(j->diag, LATHE_MSG_NO_MEMORY, "no memory for the report");
+    return publish(j);
+}
+
+enum lathe_status lathe_compile(const struct lathe_compile_options *options, struct lathe_report *report,
+                                struct lathe_diag *diag) {
+    struct job j = {.o = options, .report = report, .diag = diag};
+    char *path = NULL;
+    enum lathe_status status = check_options(&j);
+    if (status == LATHE_OK)
+        status = model_path(options->model, &path, diag);
+    if (status == LATHE_OK)
+        status = run(&j, path);
+    if (j.unverified)
+        unlink(j.unverified);
+    free(j.unverified);
+    free(path);
+    lathe_graph_free(&j.graph);
+    lathe_model_file_close(&j.file);
+    return status;
+}

@@ -1,0 +1,52 @@
+/* The compiler as one call: a model file becomes an artifact and a report. */
+#ifndef LATHE_COMPILER_H
+#define LATHE_COMPILER_H
+
+#include "lathe_status.h"
+#include "report.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum lathe_verify_mode {
+    LATHE_VERIFY_AUTO, /* models whose weights are at most LATHE_VERIFY_AUTO_BYTES */
+    LATHE_VERIFY_ALWAYS,
+    LATHE_VERIFY_NEVER,
+};
+#define LATHE_VERIFY_AUTO_BYTES (UINT64_C(1) << 30)
+#define LATHE_VERIFY_ATOL       1e-4 /* f32 against the unfused graph on plain C operators (DESIGN.md "Numbers") */
+#define LATHE_VERIFY_RTOL       1e-4 /* for outputs far from 1 */
+
+struct lathe_compile_options {
+    const char *model, *output;
+    const char *target;          /* a name or a file; NULL: "native" */
+    const char *precision;       /* "f32"; NULL: "f32" */
+    int64_t max_seq, max_batch;  /* 0: from the graph and the target */
+    const char *external_dir;    /* NULL: none */
+    const char *const *disabled; /* names of passes */
+    unsigned disabled_count;
+    const char *const *expect; /* conditions, see lathe_report_expect */
+    unsigned expect_count;
+    const char *const *labels; /* class names; NULL: none */
+    unsigned label_count;
+    int compress_level; /* 0: weights stay raw and mappable */
+    int jobs;           /* 0: as many as cores */
+    bool keep_padding;
+    bool check; /* the graph after every pass */
+    enum lathe_verify_mode verify;
+    /* Called after the pass named `dump_after`, after each for "all", with the graph as text; "import" stands for the
+     * graph as it was read. NULL: no dump. */
+    const char *dump_after;
+    void (*dump)(void *user, const char *pass, const char *text);
+    /* Called before each stage: "import", "passes", "emit", "verify"; may be NULL. */
+    void (*stage)(void *user, const char *stage);
+    /* Called once the model is read, before the work: bytes of its weights and of memory that the compile will need. */
+    void (*sizes)(void *user, uint64_t weights, uint64_t memory);
+    void *user;
+};
+
+/* Compiles. `report` is the caller's and is filled as far as the compile came, also on failure. On failure no artifact
+ * is left, and one that was there before stays as it was. */
+LATHE_NODISCARD enum lathe_status lathe_compile(const struct lathe_compile_options *options,
+                                                struct lathe_report *report, struct lathe_diag *diag);
+#endif
