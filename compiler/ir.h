@@ -79,6 +79,7 @@ struct lathe_baked_dim {
     uint32_t symbol;
     int64_t value;
     bool refuse;
+    int input_axis; /* where an input had the symbol: 0 the batch, 1 the sequence; -1: nowhere */
     const char *node, *text;
 };
 
@@ -183,7 +184,8 @@ LATHE_NODISCARD enum lathe_status lathe_graph_check(struct lathe_graph *g, struc
 
 /* ---- shape.c: infers dtype, rank, dims and content of every output of a node, in order; called by the import for each
  * node and by passes after a change. Shape operands whose content is known are turned into attributes or dropped (see
- * IR.md). LATHE_UNSUPPORTED / LATHE_INVALID name the node, its operator, its inputs and their known dims. */
+ * IR.md). A split becomes slices: the node is gone after the call. LATHE_UNSUPPORTED / LATHE_INVALID name the node, its
+ * operator, its inputs and their known dims. */
 LATHE_NODISCARD enum lathe_status lathe_shape_infer_node(struct lathe_graph *g, lathe_node_id n,
                                                          struct lathe_diag *diag);
 LATHE_NODISCARD enum lathe_status lathe_shape_infer(struct lathe_graph *g, struct lathe_diag *diag);
