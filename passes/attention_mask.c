@@ -145,6 +145,7 @@ static bool is_known_band(const struct work *w) {
 
 /* ---- sources */
 
+/* `fill` as it is added or selected, before any scale that follows. */
 static void note_fill(struct work *w, double fill, bool is_select) {
     double size = fabs(fill);
     if (isinf(fill))
@@ -211,7 +212,7 @@ static void read_source(struct work *w, unsigned index) {
         return;
     w->formula = both;
     w->is_general[index] = false;
-    note_fill(w, fill, s->is_select);
+    note_fill(w, s->is_select ? fill : fill / fabs(s->factor), s->is_select);
 }
 
 /* A relative bias and a mask summed before they are added: each is a source of its own. */

@@ -1,0 +1,19 @@
+/* Runs a graph node by node on the operators of runtime/ops: what a pass must not change. For small test graphs. */
+#ifndef LATHE_TEST_GRAPH_RUN_H
+#define LATHE_TEST_GRAPH_RUN_H
+
+#include "ir.h"
+
+struct graph_run {
+    struct lathe_graph *graph;
+    struct lathe_tensor *tensors; /* one a value; data NULL: not computed */
+    int64_t symbols[32];          /* the values of the symbols, in their order */
+};
+
+/* Shapes of all values for the given symbol values; inputs get memory. */
+enum lathe_status graph_run_begin(struct graph_run *run, struct lathe_graph *g, const int64_t *symbols,
+                                  struct lathe_diag *diag);
+/* Runs all nodes; inputs were filled by the caller. */
+enum lathe_status graph_run_nodes(struct graph_run *run, struct lathe_diag *diag);
+void graph_run_end(struct graph_run *run);
+#endif

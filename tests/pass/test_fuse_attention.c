@@ -1,0 +1,539 @@
+/* fuse_attention on graphs in text form: spellings that must fuse, with the attributes and operands they must give, and
+ * look-alikes that must not. */
+#include "graph_run.h"
+#include "ops_enums.h"
+#include "pass.h"
+#include "report.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* ---- fragments; B, S symbols, 4 heads of 16 */
+#define QKV                                                                                                            \
+    "input %q : f32[B, S, 64]\n"                                                                                       \
+    "input %k : f32[B, S, 64]\n"                                                                                       \
+    "input %v : f32[B, S, 64]\n"
+#define HEADS                                                                                                          \
+    "%q4 : f32[B, S, 4, 16] = reshape(%q)\n"                                                                           \
+    "%qt : f32[B, 4, S, 16] = transpose(%q4) {perm=[0, 2, 1, 3]}\n"                                                    \
+    "%k4 : f32[B, S, 4, 16] = reshape(%k)\n"                                                                           \
+    "%kt : f32[B, 4, 16, S] = transpose(%k4) {perm=[0, 2, 3, 1]}\n"                                                    \
+    "%v4 : f32[B, S, 4, 16] = reshape(%v)\n"                                                                           \
+    "%vt : f32[B, 4, S, 16] = transpose(%v4) {perm=[0, 2, 1, 3]}\n"
+#define SCORES "%s : f32[B, 4, S, S] = matmul(%qt, %kt)\n"
+#define SCALE                                                                                                          \
+    "const %quarter : f32[] = {0.25}\n"                                                                                \
+    "%ss : f32[B, 4, S, S] = mul(%s, %quarter)\n"
+/* from %ss plain to %y */
+#define PLAIN_TAIL(scores)                                                                                             \
+    "%p : f32[B, 4, S, S] = softmax(%" scores ") {axis=3}\n"                                                           \
+    "%o : f32[B, 4, S, 16] = matmul(%p, %vt)\n"                                                                        \
+    "%ot : f32[B, S, 4, 16] = transpose(%o) {perm=[0, 2, 1, 3]}\n"                                                     \
+    "%y : f32[B, S, 64] = reshape(%ot)\n"                                                                              \
+    "output %y as \"y\"\n"
+#define GUARD_TAIL(scores)                                                                                             \
+    "const %nought : f32[] = {0}\n"                                                                                    \
+    "%p : f32[B, 4, S, S] = softmax(%" scores ") {axis=3}\n"                                                           \
+    "%nan : bool[B, 4, S, S] = isnan(%p)\n"                                                                            \
+    "%pg : f32[B, 4, S, S] = where(%nan, %nought, %p)\n"                                                               \
+    "%o : f32[B, 4, S, 16] = matmul(%pg, %vt)\n"                                                                       \
+    "%ot : f32[B, S, 4, 16] = transpose(%o) {perm=[0, 2, 1, 3]}\n"                                                     \
+    "%y : f32[B, S, 64] = reshape(%ot)\n"                                                                              \
+    "output %y as \"y\"\n"
+#define MASK_INPUT "input %m : i64[B, S]\n"
+/* (1 - m) * c added, the legacy form */
+#define LEGACY_MASK(c)                                                                                                 \
+    "const %one : f32[] = {1}\n"                                                                                       \
+    "const %c : f32[] = {" c "}\n"                                                                                     \
+    "%m4 : i64[B, 1, 1, S] = reshape(%m)\n"                                                                            \
+    "%mf : f32[B, 1, 1, S] = cast(%m4) {to=1}\n"                                                                       \
+    "%im : f32[B, 1, 1, S] = sub(%one, %mf)\n"                                                                         \
+    "%am : f32[B, 1, 1, S] = mul(%im, %c)\n"                                                                           \
+    "%sm : f32[B, 4, S, S] = add(%ss, %am)\n"
+/* transformers 5, TorchScript: ranges, Flatten and Gather of b * S + k, Expand */
+#define RANGES                                                                                                         \
+    "%rb : i64[B] = range() {start=0, delta=1}\n"                                                                      \
+    "%rs : i64[S] = range() {start=0, delta=1}\n"                                                                      \
+    "%b4 : i64[B, 1, 1, 1] = reshape(%rb)\n"                                                                           \
+    "%qi : i64[1, 1, S, 1] = reshape(%rs)\n"                                                                           \
+    "%ki : i64[1, 1, 1, S] = reshape(%rs)\n"                                                                           \
+    "const %zero : i64[] = {0}\n"                                                                                      \
+    "const %true : bool[] = {1}\n"                                                                                     \
+    "%ge : bool[1, 1, S, 1] = greater_equal(%qi, %zero)\n"                                                             \
+    "%gt : bool[1, 1, S, 1] = and(%true, %ge)\n"
+#define FLAT_MASK                                                                                                      \
+    "%mb : bool[B, S] = cast(%m) {to=9}\n"                                                                             \
+    "%fm : bool[B*S, 1] = reshape(%mb)\n"                                                                              \
+    "%len : i64[1] = dims_tensor() {values=<S>}\n"                                                                     \
+    "%bs : i64[B, 1, 1, 1] = mul(%b4, %len)\n"                                                                         \
+    "%at : i64[B, 1, 1, S] = add(%ki, %bs)\n"                                                                          \
+    "%gm : bool[B, 1, 1, S, 1] = gather(%fm, %at) {axis=0}\n"                                                          \
+    "%g1 : bool[B*S] = reshape(%gm)\n"                                                                                 \
+    "%g4 : bool[B, 1, 1, S] = reshape(%g1)\n"
+#define HALF_INF_MASK(cond, fill)                                                                                      \
+    "const %f0 : f32[1] = {0}\n"                                                                                       \
+    "const %fi : f32[1] = {" fill "}\n"                                                                                \
+    "%am : f32[B, 1, S, S] = where(%" cond ", %f0, %fi)\n"                                                             \
+    "%sm : f32[B, 4, S, S] = add(%ss, %am)\n"
+
+struct expected {
+    const char *name, *text;
+    int count; /* of attention nodes */
+    /* of the first one */
+    int heads, kv_heads, head_dim, v_head_dim;
+    double scale;
+    int masked_row;
+    int causal, window;
+    const char *q, *k, *v; /* operand names; NULL: any */
+    int q_offset, k_offset, v_offset;
+    const char *keys;    /* NULL: none */
+    const char *mask;    /* "" any, NULL: none */
+    const char *missed;  /* a part of the near miss; NULL: none is expected */
+    const char *warning; /* NULL: none */
+};
+
+#define FOUND .count = 1, .heads = 4, .kv_heads = 4, .head_dim = 16, .v_head_dim = 16, .window = -1
+#define IN_PLACE FOUND, .scale = 0.25, .q = "q", .k = "k", .v = "v"
+
+static const struct expected cases[] = {
+    {"plain", QKV HEADS SCORES SCALE PLAIN_TAIL("ss"), IN_PLACE},
+    {"div", QKV HEADS SCORES "const %four : f32[] = {4}\n%ss : f32[B, 4, S, S] = div(%s, %four)\n" PLAIN_TAIL("ss"),
+     IN_PLACE},
+    {"no scale", QKV HEADS SCORES PLAIN_TAIL("s"), FOUND, .scale = 1, .q = "q", .k = "k", .v = "v"},
+    {"scale on both sides",
+     QKV HEADS "const %h : f32[] = {0.5}\n"
+               "%qh : f32[B, 4, S, 16] = mul(%qt, %h)\n"
+               "%kh : f32[B, 4, 16, S] = mul(%h, %kt)\n"
+               "%s : f32[B, 4, S, S] = matmul(%qh, %kh)\n" PLAIN_TAIL("s"),
+     IN_PLACE},
+    {"transposed flags",
+     QKV HEADS "%k5 : f32[B, 4, S, 16] = transpose(%k4) {perm=[0, 2, 1, 3]}\n"
+               "%s : f32[B, 4, S, S] = matmul(%qt, %k5) {trans_b=1}\n" SCALE PLAIN_TAIL("ss"),
+     IN_PLACE},
+    {"dynamo key path",
+     QKV "%q4 : f32[B, S, 4, 16] = reshape(%q)\n"
+         "%qt : f32[B, 4, S, 16] = transpose(%q4) {perm=[0, 2, 1, 3]}\n"
+         "%k4 : f32[B, S, 4, 16] = reshape(%k)\n"
+         "%k5 : f32[B, 4, S, 16] = transpose(%k4) {perm=[0, 2, 1, 3]}\n"
+         "%k6 : f32[4*B, S, 16] = reshape(%k5)\n"
+         "%k7 : f32[4*B, 16, S] = transpose(%k6) {perm=[0, 2, 1]}\n"
+         "%kt : f32[B, 4, 16, S] = reshape(%k7)\n"
+         "%v4 : f32[B, S, 4, 16] = reshape(%v)\n"
+         "%vt : f32[B, 4, S, 16] = transpose(%v4) {perm=[0, 2, 1, 3]}\n" SCORES SCALE GUARD_TAIL("ss"),
+     IN_PLACE, .masked_row = LATHE_MASKED_ZERO},
+    {"flat gemm rows",
+     "input %q : f32[B*S, 64]\ninput %k : f32[B*S, 64]\ninput %v : f32[B*S, 64]\n" HEADS SCORES SCALE PLAIN_TAIL("ss"),
+     FOUND, .scale = 0.25, .q = "q4/view"},
+    {"packed, split on axis 2",
+     "input %x : f32[B, S, 192]\n"
+     "%x5 : f32[B, S, 3, 4, 16] = reshape(%x)\n"
+     "%q5 : f32[B, S, 1, 4, 16] = slice(%x5) {axes=[2], starts=[0], ends=[1], steps=[1]}\n"
+     "%k5 : f32[B, S, 1, 4, 16] = slice(%x5) {axes=[2], starts=[1], ends=[2], steps=[1]}\n"
+     "%v5 : f32[B, S, 1, 4, 16] = slice(%x5) {axes=[2], starts=[2], ends=[3], steps=[1]}\n"
+     "%q : f32[B, S, 4, 16] = reshape(%q5)\n"
+     "%k : f32[B, S, 4, 16] = reshape(%k5)\n"
+     "%v : f32[B, S, 4, 16] = reshape(%v5)\n"
+     "%qt : f32[B, 4, S, 16] = transpose(%q) {perm=[0, 2, 1, 3]}\n"
+     "%kt : f32[B, 4, 16, S] = transpose(%k) {perm=[0, 2, 3, 1]}\n"
+     "%vt : f32[B, 4, S, 16] = transpose(%v) {perm=[0, 2, 1, 3]}\n" SCORES SCALE PLAIN_TAIL("ss"),
+     FOUND, .scale = 0.25, .q = "x", .k = "x", .v = "x", .q_offset = 0, .k_offset = 64, .v_offset = 128},
+    {"heads folded into the batch",
+     QKV "%q4 : f32[B, S, 4, 16] = reshape(%q)\n"
+         "%qt : f32[B, 4, S, 16] = transpose(%q4) {perm=[0, 2, 1, 3]}\n"
+         "%q3 : f32[4*B, S, 16] = reshape(%qt)\n"
+         "%k4 : f32[B, S, 4, 16] = reshape(%k)\n"
+         "%k5 : f32[B, 4, S, 16] = transpose(%k4) {perm=[0, 2, 1, 3]}\n"
+         "%k3 : f32[4*B, S, 16] = reshape(%k5)\n"
+         "%kt : f32[4*B, 16, S] = transpose(%k3) {perm=[0, 2, 1]}\n"
+         "%v4 : f32[B, S, 4, 16] = reshape(%v)\n"
+         "%vt : f32[B, 4, S, 16] = transpose(%v4) {perm=[0, 2, 1, 3]}\n"
+         "%v3 : f32[4*B, S, 16] = reshape(%vt)\n"
+         "const %quarter : f32[] = {0.25}\n"
+         "%s : f32[4*B, S, S] = matmul(%q3, %kt)\n"
+         "%ss : f32[4*B, S, S] = mul(%s, %quarter)\n"
+         "%p : f32[4*B, S, S] = softmax(%ss) {axis=2}\n"
+         "%o3 : f32[4*B, S, 16] = matmul(%p, %v3)\n"
+         "%o : f32[B, 4, S, 16] = reshape(%o3)\n"
+         "%ot : f32[B, S, 4, 16] = transpose(%o) {perm=[0, 2, 1, 3]}\n"
+         "%y : f32[B, S, 64] = reshape(%ot)\n"
+         "output %y as \"y\"\n",
+     IN_PLACE},
+    {"no heads at all",
+     "input %q : f32[B, S, 8]\ninput %kt : f32[B, 8, S]\ninput %v : f32[B, S, 8]\n"
+     "%s : f32[B, S, S] = matmul(%q, %kt)\n"
+     "%p : f32[B, S, S] = softmax(%s) {axis=2}\n"
+     "%y : f32[B, S, 8] = matmul(%p, %v)\n"
+     "output %y as \"y\"\noutput %p as \"p\"\n",
+     .count = 1, .heads = 1, .kv_heads = 1, .head_dim = 8, .v_head_dim = 8, .window = -1, .scale = 1, .q = "q",
+     .v = "v"},
+    {"grouped keys",
+     "input %q : f32[B, S, 64]\ninput %k : f32[B, S, 32]\ninput %v : f32[B, S, 32]\n"
+     "%q4 : f32[B, S, 4, 16] = reshape(%q)\n"
+     "%qt : f32[B, 4, S, 16] = transpose(%q4) {perm=[0, 2, 1, 3]}\n"
+     "%k4 : f32[B, S, 2, 16] = reshape(%k)\n"
+     "%k5 : f32[B, 2, S, 16] = transpose(%k4) {perm=[0, 2, 1, 3]}\n"
+     "%k6 : f32[B, 2, 1, S, 16] = reshape(%k5)\n"
+     "%k7 : f32[B, 2, 2, S, 16] = expand(%k6)\n"
+     "%k8 : f32[B, 4, S, 16] = reshape(%k7)\n"
+     "%kt : f32[B, 4, 16, S] = transpose(%k8) {perm=[0, 1, 3, 2]}\n"
+     "%v4 : f32[B, S, 2, 16] = reshape(%v)\n"
+     "%v5 : f32[B, 2, S, 16] = transpose(%v4) {perm=[0, 2, 1, 3]}\n"
+     "%v6 : f32[B, 2, 1, S, 16] = reshape(%v5)\n"
+     "%v7 : f32[B, 2, 2, S, 16] = expand(%v6)\n"
+     "%vt : f32[B, 4, S, 16] = reshape(%v7)\n" SCORES SCALE PLAIN_TAIL("ss"),
+     .count = 1, .heads = 4, .kv_heads = 2, .head_dim = 16, .v_head_dim = 16, .window = -1, .scale = 0.25, .q = "q",
+     .k = "k", .v = "v"},
+    {"computed queries are put in order",
+     QKV "input %bias : f32[4, 1, 16]\n" HEADS "%qb : f32[B, 4, S, 16] = add(%qt, %bias)\n"
+         "%s : f32[B, 4, S, S] = matmul(%qb, %kt)\n" SCALE PLAIN_TAIL("ss"),
+     FOUND, .scale = 0.25, .k = "k", .v = "v"},
+
+    /* masks */
+    {"legacy mask", QKV MASK_INPUT HEADS SCORES SCALE LEGACY_MASK("-10000") PLAIN_TAIL("sm"), IN_PLACE,
+     .keys = "m", .masked_row = LATHE_MASKED_SOFTMAX},
+    {"legacy mask, finfo.min", QKV MASK_INPUT HEADS SCORES SCALE LEGACY_MASK("-3.4028234663852886e+38") PLAIN_TAIL("sm"),
+     IN_PLACE, .keys = "m", .masked_row = LATHE_MASKED_UNIFORM},
+    {"mask is added before the scale",
+     QKV MASK_INPUT HEADS "const %quarter : f32[] = {0.25}\n%ss : f32[B, 4, S, S] = matmul(%qt, %kt)\n" LEGACY_MASK(
+         "-1e9") "%sx : f32[B, 4, S, S] = mul(%sm, %quarter)\n" PLAIN_TAIL("sx"),
+     IN_PLACE, .keys = "m", .masked_row = LATHE_MASKED_SOFTMAX},
+    {"inverted mask filled where it is not 0",
+     QKV MASK_INPUT HEADS SCORES SCALE "const %one : f32[] = {1}\n"
+                                       "const %min : f32[] = {-3.4028234663852886e+38}\n"
+                                       "%m4 : i64[B, 1, 1, S] = reshape(%m)\n"
+                                       "%mx : i64[B, 1, S, S] = expand(%m4)\n"
+                                       "%mf : f32[B, 1, S, S] = cast(%mx) {to=1}\n"
+                                       "%im : f32[B, 1, S, S] = sub(%one, %mf)\n"
+                                       "%ib : bool[B, 1, S, S] = cast(%im) {to=9}\n"
+                                       "%am : f32[B, 1, S, S] = where(%ib, %min, %im)\n"
+                                       "%sm : f32[B, 4, S, S] = add(%ss, %am)\n" PLAIN_TAIL("sm"),
+     IN_PLACE, .keys = "m", .masked_row = LATHE_MASKED_UNIFORM},
+    {"masked_fill of the scores",
+     QKV MASK_INPUT HEADS SCORES SCALE "const %z : i64[] = {0}\n"
+                                       "const %ninf : f32[] = {-inf}\n"
+                                       "%e : bool[B, S] = equal(%m, %z)\n"
+                                       "%e4 : bool[B, 1, 1, S] = reshape(%e)\n"
+                                       "%ex : bool[B, 4, S, S] = expand(%e4)\n"
+                                       "%sm : f32[B, 4, S, S] = where(%ex, %ninf, %ss)\n" PLAIN_TAIL("sm"),
+     IN_PLACE, .keys = "m", .masked_row = LATHE_MASKED_FLAG, .warning = "MASK_INF"},
+    {"transformers 5, TorchScript, sdpa",
+     QKV MASK_INPUT HEADS SCORES SCALE RANGES FLAT_MASK "%all : bool[B, 1, S, S] = and(%gt, %g4)\n"
+                                                        "%ax : bool[B, 1, S, S] = expand(%all)\n" HALF_INF_MASK(
+                                                            "ax", "-inf") GUARD_TAIL("sm"),
+     IN_PLACE, .keys = "m", .masked_row = LATHE_MASKED_ZERO},
+    {"transformers 5, TorchScript, eager",
+     QKV MASK_INPUT HEADS SCORES SCALE RANGES FLAT_MASK "%all : bool[B, 1, S, S] = and(%gt, %g4)\n" HALF_INF_MASK(
+         "all", "-3.4028234663852886e+38") PLAIN_TAIL("sm"),
+     IN_PLACE, .keys = "m", .masked_row = LATHE_MASKED_UNIFORM},
+    {"transformers 5, dynamo: GatherND",
+     QKV MASK_INPUT HEADS SCORES SCALE RANGES "%mb : bool[B, S] = cast(%m) {to=9}\n"
+                                              "%xb : i64[B, 1, 1, S] = expand(%b4)\n"
+                                              "%xb5 : i64[B, 1, 1, S, 1] = reshape(%xb)\n"
+                                              "%xk : i64[B, 1, 1, S] = expand(%ki)\n"
+                                              "%xk5 : i64[B, 1, 1, S, 1] = reshape(%xk)\n"
+                                              "%ix : i64[B, 1, 1, S, 2] = concat(%xb5, %xk5) {axis=4}\n"
+                                              "%gm : bool[B, 1, 1, S] = gather_nd(%mb, %ix) {batch_dims=0}\n"
+                                              "%all : bool[B, 1, S, S] = and(%gt, %gm)\n" HALF_INF_MASK(
+                                                  "all", "-3.4028234663852886e+38") GUARD_TAIL("sm"),
+     IN_PLACE, .keys = "m", .masked_row = LATHE_MASKED_UNIFORM},
+    {"causal and key mask",
+     QKV MASK_INPUT HEADS SCORES SCALE RANGES FLAT_MASK
+     "%le : bool[1, 1, S, S] = less_equal(%ki, %qi)\n"
+     "%all : bool[B, 1, S, S] = and(%le, %g4)\n" HALF_INF_MASK("all", "-3.4028234663852886e+38") PLAIN_TAIL("sm"),
+     IN_PLACE, .keys = "m", .causal = 1, .masked_row = LATHE_MASKED_UNIFORM},
+    {"sliding window and key mask",
+     QKV MASK_INPUT HEADS SCORES SCALE RANGES FLAT_MASK
+     "const %w : i64[] = {1}\n"
+     "%d : i64[1, 1, S, S] = sub(%qi, %ki)\n"
+     "%da : i64[1, 1, S, S] = abs(%d)\n"
+     "%near : bool[1, 1, S, S] = less_equal(%da, %w)\n"
+     "%all : bool[B, 1, S, S] = and(%near, %g4)\n" HALF_INF_MASK("all", "-inf") GUARD_TAIL("sm"),
+     .count = 1, .heads = 4, .kv_heads = 4, .head_dim = 16, .v_head_dim = 16, .scale = 0.25, .q = "q", .keys = "m",
+     .window = 1, .masked_row = LATHE_MASKED_ZERO},
+    {"stored causal mask",
+     QKV HEADS SCORES SCALE "const %tri : bool[1, 1, 4, 4] = {1, 0, 0, 0, 1, 1, 0, 0, 1, 1, 1, 0, 1, 1, 1, 1}\n"
+                            "const %min : f32[] = {-10000}\n"
+                            "%t : bool[1, 1, S, S] = slice(%tri) {axes=[2, 3], starts=[0, 0], ends=<S, S>, "
+                            "steps=[1, 1]}\n"
+                            "%sm : f32[B, 4, S, S] = where(%t, %ss, %min)\n" PLAIN_TAIL("sm"),
+     IN_PLACE, .causal = 1, .masked_row = LATHE_MASKED_UNIFORM},
+    {"triangle of -inf",
+     QKV HEADS SCORES SCALE "const %ninf : f32[] = {-inf}\n"
+                            "%f : f32[S, S] = fill(_, %ninf)\n"
+                            "%t : f32[S, S] = trilu(%f) {upper=1, k=1}\n"
+                            "%sm : f32[B, 4, S, S] = add(%ss, %t)\n" PLAIN_TAIL("sm"),
+     IN_PLACE, .causal = 1, .masked_row = LATHE_MASKED_FLAG, .warning = "MASK_INF"},
+    {"queries masked too",
+     QKV MASK_INPUT HEADS SCORES SCALE "const %min : f32[] = {-3.4028234663852886e+38}\n"
+                                       "%mk : i64[B, 1, 1, S] = reshape(%m)\n"
+                                       "%mq : i64[B, 1, S, 1] = reshape(%m)\n"
+                                       "%mm : i64[B, 1, S, S] = mul(%mk, %mq)\n"
+                                       "%mb : bool[B, 1, S, S] = cast(%mm) {to=9}\n"
+                                       "%mn : bool[B, 1, S, S] = not(%mb)\n"
+                                       "%sm : f32[B, 4, S, S] = where(%mn, %min, %ss)\n" PLAIN_TAIL("sm"),
+     IN_PLACE, .keys = "m", .mask = "", .masked_row = LATHE_MASKED_UNIFORM},
+    {"relative bias beside a mask",
+     QKV MASK_INPUT "input %rel : f32[1, 4, S, S]\n" HEADS SCORES SCALE
+                    "%sr : f32[B, 4, S, S] = add(%ss, %rel)\n"
+                    "const %one : f32[] = {1}\n"
+                    "const %c : f32[] = {-3.4028234663852886e+38}\n"
+                    "%m4 : i64[B, 1, 1, S] = reshape(%m)\n"
+                    "%mf : f32[B, 1, 1, S] = cast(%m4) {to=1}\n"
+                    "%im : f32[B, 1, 1, S] = sub(%one, %mf)\n"
+                    "%am : f32[B, 1, 1, S] = mul(%im, %c)\n"
+                    "%sm : f32[B, 4, S, S] = add(%am, %sr)\n" PLAIN_TAIL("sm"),
+     IN_PLACE, .keys = "m", .mask = "rel", .masked_row = LATHE_MASKED_UNIFORM},
+    {"bias and mask summed first",
+     QKV MASK_INPUT "input %rel : f32[1, 4, S, S]\n" HEADS SCORES SCALE
+                    "const %one : f32[] = {1}\n"
+                    "const %c : f32[] = {-3.4028234663852886e+38}\n"
+                    "%m4 : i64[B, 1, 1, S] = reshape(%m)\n"
+                    "%mf : f32[B, 1, 1, S] = cast(%m4) {to=1}\n"
+                    "%im : f32[B, 1, 1, S] = sub(%one, %mf)\n"
+                    "%am : f32[B, 1, 1, S] = mul(%im, %c)\n"
+                    "%rm : f32[B, 4, S, S] = add(%rel, %am)\n"
+                    "%sm : f32[B, 4, S, S] = add(%ss, %rm)\n" PLAIN_TAIL("sm"),
+     IN_PLACE, .keys = "m", .mask = "rel", .masked_row = LATHE_MASKED_UNIFORM},
+    {"a mask of its own shape", QKV "input %any : bool[B, 1, S, S]\n" HEADS SCORES SCALE HALF_INF_MASK("any", "-inf")
+                                    GUARD_TAIL("sm"),
+     IN_PLACE, .mask = "any", .masked_row = LATHE_MASKED_ZERO},
+    {"small fill stays a bias",
+     QKV MASK_INPUT HEADS SCORES SCALE LEGACY_MASK("-5") PLAIN_TAIL("sm"), IN_PLACE, .mask = "",
+     .masked_row = LATHE_MASKED_FLAG},
+    {"keys from ids: not(equal(ids, pad))",
+     QKV MASK_INPUT HEADS SCORES SCALE "const %pad : i64[] = {1}\n"
+                                       "%e : bool[B, S] = equal(%m, %pad)\n"
+                                       "%ne : bool[B, S] = not(%e)\n"
+                                       "%e4 : bool[B, 1, 1, S] = reshape(%ne)\n" HALF_INF_MASK("e4", "-inf")
+                                           GUARD_TAIL("sm"),
+     IN_PLACE, .keys = "e/not", .masked_row = LATHE_MASKED_ZERO},
+    {"soft cap",
+     QKV MASK_INPUT HEADS SCORES SCALE "const %cap : f32[] = {30}\n"
+                                       "%sd : f32[B, 4, S, S] = div(%ss, %cap)\n"
+                                       "%st : f32[B, 4, S, S] = tanh(%sd)\n"
+                                       "%sc : f32[B, 4, S, S] = mul(%st, %cap)\n" PLAIN_TAIL("sc"),
+     IN_PLACE},
+    {"sdpa with a bool mask",
+     QKV MASK_INPUT "%q4 : f32[B, S, 4, 16] = reshape(%q)\n"
+                    "%qt : f32[B, 4, S, 16] = transpose(%q4) {perm=[0, 2, 1, 3]}\n"
+                    "%k4 : f32[B, S, 4, 16] = reshape(%k)\n"
+                    "%kt : f32[B, 4, S, 16] = transpose(%k4) {perm=[0, 2, 1, 3]}\n"
+                    "%v4 : f32[B, S, 4, 16] = reshape(%v)\n"
+                    "%vt : f32[B, 4, S, 16] = transpose(%v4) {perm=[0, 2, 1, 3]}\n" RANGES FLAT_MASK
+                    "%all : bool[B, 1, S, S] = and(%gt, %g4)\n"
+                    "%o : f32[B, 4, S, 16] = sdpa(%qt, %kt, %vt, %all) {scale=0.25}\n"
+                    "%ot : f32[B, S, 4, 16] = transpose(%o) {perm=[0, 2, 1, 3]}\n"
+                    "%y : f32[B, S, 64] = reshape(%ot)\n"
+                    "output %y as \"y\"\n",
+     IN_PLACE, .keys = "m", .masked_row = LATHE_MASKED_ZERO},
+    {"another length of keys, another width of values",
+     "input %q : f32[B, T, 64]\ninput %k : f32[B, S, 64]\ninput %v : f32[B, S, 32]\n"
+     "%q4 : f32[B, T, 4, 16] = reshape(%q)\n"
+     "%qt : f32[B, 4, T, 16] = transpose(%q4) {perm=[0, 2, 1, 3]}\n"
+     "%k4 : f32[B, S, 4, 16] = reshape(%k)\n"
+     "%kt : f32[B, 4, 16, S] = transpose(%k4) {perm=[0, 2, 3, 1]}\n"
+     "%v4 : f32[B, S, 4, 8] = reshape(%v)\n"
+     "%vt : f32[B, 4, S, 8] = transpose(%v4) {perm=[0, 2, 1, 3]}\n"
+     "%s : f32[B, 4, T, S] = matmul(%qt, %kt)\n"
+     "%p : f32[B, 4, T, S] = softmax(%s) {axis=3}\n"
+     "%o : f32[B, 4, T, 8] = matmul(%p, %vt)\n"
+     "%ot : f32[B, T, 4, 8] = transpose(%o) {perm=[0, 2, 1, 3]}\n"
+     "%y : f32[B, T, 32] = reshape(%ot)\n"
+     "output %y as \"y\"\n",
+     .count = 1, .heads = 4, .kv_heads = 4, .head_dim = 16, .v_head_dim = 8, .window = -1, .scale = 1, .q = "q",
+     .k = "k", .v = "v"},
+
+    /* look-alikes */
+    {"softmax over queries",
+     QKV HEADS SCORES SCALE "%p : f32[B, 4, S, S] = softmax(%ss) {axis=2}\n"
+                            "%o : f32[B, 4, S, 16] = matmul(%p, %vt)\noutput %o as \"y\"\n",
+     .missed = "another axis"},
+    {"softmax of a sum without a product",
+     "input %a : f32[B, 4, S, S]\ninput %b : f32[B, 4, S, S]\ninput %vt : f32[B, 4, S, 16]\n"
+     "%ss : f32[B, 4, S, S] = add(%a, %b)\n"
+     "%p : f32[B, 4, S, S] = softmax(%ss) {axis=3}\n"
+     "%o : f32[B, 4, S, 16] = matmul(%p, %vt)\noutput %o as \"y\"\n",
+     .missed = "without a product"},
+    {"scale that is a tensor",
+     QKV "input %t : f32[1]\n" HEADS SCORES "%ss : f32[B, 4, S, S] = mul(%s, %t)\n" PLAIN_TAIL("ss"),
+     .missed = "scaled by a tensor"},
+    {"scores of relu",
+     QKV HEADS SCORES "%ss : f32[B, 4, S, S] = relu(%s)\n" PLAIN_TAIL("ss"), .missed = "found relu before softmax"},
+    {"weights mixed before V",
+     QKV HEADS SCORES SCALE "%p : f32[B, 4, S, S] = softmax(%ss) {axis=3}\n"
+                            "%pt : f32[B, 4, S, S] = transpose(%p) {perm=[0, 1, 3, 2]}\n"
+                            "%o : f32[B, 4, S, 16] = matmul(%pt, %vt)\noutput %o as \"y\"\n",
+     .missed = "another axis than softmax's"},
+    {"a plain classifier",
+     "input %x : f32[B, 10]\n%p : f32[B, 10] = softmax(%x) {axis=1}\noutput %p as \"y\"\n", .count = 0},
+};
+
+static void check_numbers(const struct expected *c, struct lathe_graph *fused, bool masked);
+
+static void check_case(const struct expected *c) {
+    struct lathe_graph *g = NULL;
+    struct lathe_diag diag;
+    lathe_diag_reset(&diag);
+    if (lathe_graph_parse(c->text, &g, &diag) != LATHE_OK)
+        fail_msg("%s: %s", c->name, diag.text);
+    struct lathe_report *report = lathe_report_new();
+    struct lathe_pass_options options = {0};
+    struct lathe_pass_ctx ctx = {
+        .graph = g, .options = &options, .report = report, .scratch = lathe_arena_new(), .diag = &diag};
+    if (lathe_pass_fuse_attention(&ctx) != LATHE_OK || lathe_graph_check(g, &diag) != LATHE_OK)
+        fail_msg("%s: %s", c->name, diag.text);
+    struct lathe_text text = {0}, json = {0};
+    assert_int_equal(lathe_graph_print(g, &text), LATHE_OK);
+    lathe_report_json(report, true, &json);
+    int count = 0, products = 0;
+    lathe_node_id node = LATHE_NONE;
+    LATHE_FOR_NODES(g, n) {
+        if (lathe_node_at(g, n)->op == LATHE_OP_ATTENTION && count++ == 0)
+            node = n;
+        products += lathe_node_at(g, n)->op == LATHE_OP_MATMUL && lathe_node_at(g, n)->op != LATHE_OP_NONE;
+    }
+    if (count != c->count)
+        fail_msg("%s: %d attentions, expected %d\n%s\n%s", c->name, count, c->count, text.data, json.data);
+    if (c->missed && !strstr(json.data, c->missed))
+        fail_msg("%s: no near miss '%s' in %s", c->name, c->missed, json.data);
+    if (c->warning ? !strstr(json.data, c->warning) : strstr(json.data, "MASK_INF") != NULL)
+        fail_msg("%s: warnings differ: %s", c->name, json.data);
+    if (count) {
+        struct lathe_attrs a = lathe_node_attrs(g, node);
+        const struct lathe_node *at = lathe_node_at(g, node);
+#define SAME(key, want)                                                                                                \
+    if (lathe_attr_int(&a, LATHE_ATTR_##key, -99) != (want))                                                           \
+    fail_msg("%s: " #key " is %lld, expected %lld\n%s", c->name, (long long)lathe_attr_int(&a, LATHE_ATTR_##key, -99), \
+             (long long)(want), text.data)
+        SAME(HEADS, c->heads);
+        SAME(KV_HEADS, c->kv_heads);
+        SAME(HEAD_DIM, c->head_dim);
+        SAME(V_HEAD_DIM, c->v_head_dim);
+        SAME(CAUSAL, c->causal);
+        SAME(WINDOW, c->window);
+        SAME(MASKED_ROW, c->masked_row);
+        SAME(Q_OFFSET, c->q_offset);
+        SAME(K_OFFSET, c->k_offset);
+        SAME(V_OFFSET, c->v_offset);
+#undef SAME
+        double scale = lathe_attr_float(&a, LATHE_ATTR_SCALE, -1);
+        if (fabs(scale - c->scale) > 1e-7)
+            fail_msg("%s: scale %g, expected %g", c->name, scale, c->scale);
+        const char *wanted[5] = {c->q, c->k, c->v, c->keys, c->mask};
+        for (unsigned i = 0; i < 5; i++) {
+            lathe_value_id v = i < at->n_in ? at->in[i] : LATHE_NONE;
+            if (i >= 3 && !wanted[i] && v != LATHE_NONE)
+                fail_msg("%s: operand %u is %%%s, expected none\n%s", c->name, i, lathe_value_at(g, v)->name, text.data);
+            if (!wanted[i] || !*wanted[i]) {
+                if (i >= 3 && wanted[i] && v == LATHE_NONE)
+                    fail_msg("%s: operand %u is missing\n%s", c->name, i, text.data);
+                continue;
+            }
+            if (v == LATHE_NONE || strcmp(lathe_value_at(g, v)->name, wanted[i]))
+                fail_msg("%s: operand %u is %%%s, expected %%%s\n%s", c->name, i,
+                         v == LATHE_NONE ? "_" : lathe_value_at(g, v)->name, wanted[i], text.data);
+        }
+        if (!strstr(c->text, "as \"p\"") && products)
+            fail_msg("%s: %d products are left\n%s", c->name, products, text.data);
+    }
+    if (count) {
+        check_numbers(c, g, false);
+        check_numbers(c, g, true);
+    }
+    lathe_text_free(&text);
+    lathe_text_free(&json);
+    lathe_arena_free(&ctx.scratch);
+    lathe_report_free(&report);
+    lathe_graph_free(&g);
+}
+
+/* ---- the same numbers before and after */
+
+enum { BATCH = 2, KEYS = 4, QUERIES = 3 }; /* B, S, T */
+
+static uint32_t seed;
+static double next_random(void) { return (double)((seed = seed * 1664525u + 1013904223u) >> 8) / 16777216.0; }
+
+/* Fills the inputs; `masked`: the last sequence has no keys. */
+static void fill_inputs(struct graph_run *run, bool masked) {
+    struct lathe_graph *g = run->graph;
+    for (uint32_t i = 0; i < g->input_count; i++) {
+        struct lathe_tensor *t = &run->tensors[g->inputs[i]];
+        int64_t count = lathe_tensor_count(t);
+        for (int64_t k = 0; k < count; k++) {
+            bool last = k >= count / BATCH * (BATCH - 1);
+            bool one = k % KEYS == 0 || next_random() < 0.5;
+            if (t->dtype == LATHE_F32)
+                ((float *)t->data)[k] = (float)(2 * next_random() - 1);
+            else if (t->dtype == LATHE_BOOL)
+                ((uint8_t *)t->data)[k] = one && !(masked && last);
+            else
+                ((int64_t *)t->data)[k] = one && !(masked && last);
+        }
+    }
+}
+
+static void run_graph(struct lathe_graph *g, const char *name, bool masked, struct graph_run *run) {
+    struct lathe_diag diag;
+    int64_t symbols[32];
+    lathe_diag_reset(&diag);
+    for (uint32_t i = 0; i < lathe_dims_symbol_count(g->dims) && i < 32; i++) {
+        const char *symbol = lathe_dims_symbol_name(g->dims, i);
+        symbols[i] = *symbol == 'B' ? BATCH : *symbol == 'T' ? QUERIES : KEYS;
+    }
+    if (graph_run_begin(run, g, symbols, &diag) != LATHE_OK)
+        fail_msg("%s: %s", name, diag.text);
+    seed = 7;
+    fill_inputs(run, masked);
+    if (graph_run_nodes(run, &diag) != LATHE_OK)
+        fail_msg("%s: %s", name, diag.text);
+}
+
+static void check_numbers(const struct expected *c, struct lathe_graph *fused, bool masked) {
+    struct lathe_graph *plain = NULL;
+    struct lathe_diag diag;
+    struct graph_run before, after;
+    lathe_diag_reset(&diag);
+    assert_int_equal(lathe_graph_parse(c->text, &plain, &diag), LATHE_OK);
+    run_graph(plain, c->name, masked, &before);
+    run_graph(fused, c->name, masked, &after);
+    assert_int_equal(plain->output_count, fused->output_count);
+    /* -10000 is added to the scores in f32, which rounds them to 2^-10 */
+    double bound = masked && c->masked_row == LATHE_MASKED_SOFTMAX ? 1e-3 : 2e-6;
+    for (uint32_t i = 0; i < plain->output_count; i++) {
+        const struct lathe_tensor *x = &before.tensors[plain->outputs[i]], *y = &after.tensors[fused->outputs[i]];
+        assert_int_equal(x->rank, y->rank);
+        for (unsigned k = 0; k < x->rank; k++)
+            assert_int_equal(x->dims[k], y->dims[k]);
+        for (int64_t k = 0; k < lathe_tensor_count(x); k++) {
+            double a = ((const float *)x->data)[k], b = ((const float *)y->data)[k];
+            if (isnan(a) && c->masked_row == LATHE_MASKED_FLAG)
+                a = 0;
+            if (!(fabs(a - b) <= bound))
+                fail_msg("%s%s: output %u differs at %lld: %.9g, was %.9g", c->name, masked ? ", masked" : "", i,
+                         (long long)k, b, a);
+        }
+    }
+    graph_run_end(&before);
+    graph_run_end(&after);
+    lathe_graph_free(&plain);
+}
+
+static void test_cases(void **state) {
+    (void)state;
+    const char *only = getenv("CASE");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        if (!only || !strcmp(only, cases[i].name))
+            check_case(&cases[i]);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_cases)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
