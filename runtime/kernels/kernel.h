@@ -9,10 +9,12 @@
 #include "ops_enums.h"
 #include "tensor.h"
 
-/* ---- gemm_f32: c[m][n] = epilogue(sum over k of a[m][k] * b[k][n]) for one tile.
- * a: rows x k, row stride lda (elements). b: one or more panels of packing F32_N16, panel stride k * 16 elements.
- * rows <= the row's MR; panels <= its NR / 16; cols <= panels * 16 columns are stored. K is summed in one order whatever
- * rows and cols are. */
+/* ---- gemm_f32: c[r][j] = epilogue(sum over t of a[t][r] * b[t][j]) for up to MR rows and any number of panels.
+ * A lies packed by tile, [k][rows]: element (r, t) at a[t * lda + r]. B lies in panels of 16 columns: element (t, j) at
+ * b[(j / 16) * panel_stride + t * ldb + j % 16]; packing F32_N16 has ldb 16 and panel_stride 16 k. Whole panels are read,
+ * `cols` columns are stored. Each element of C has one accumulator that takes its products in the order of t with one
+ * rounding each (plain C: two), so its bits depend on neither rows, panels, nor how t is cut into calls that
+ * accumulate. */
 struct lathe_gemm_epilogue {
     const float *bias;       /* [cols] or NULL */
     const float *residual;   /* rows x cols with row stride ldr, or NULL; added after the activation */
@@ -21,8 +23,20 @@ struct lathe_gemm_epilogue {
     float alpha;             /* of quick_gelu */
     float scale;             /* multiplies the product first; 1 for linear layers */
 };
-typedef void (*lathe_gemm_f32_fn)(size_t rows, size_t panels, size_t cols, size_t k, const float *a, size_t lda,
-                                  const float *b, float *c, size_t ldc, const struct lathe_gemm_epilogue *epilogue);
+struct lathe_gemm_f32_tile {
+    size_t rows, cols, k; /* rows <= MR */
+    const float *a;
+    size_t lda;
+    const float *b;
+    size_t ldb, panel_stride;
+    float *c;
+    size_t ldc;
+    bool accumulate;                            /* the sum starts with what c holds */
+    const struct lathe_gemm_epilogue *epilogue; /* NULL: c gets the plain sum */
+};
+typedef void (*lathe_gemm_f32_fn)(const struct lathe_gemm_f32_tile *tile);
+/* A tile's rows for gemm_f32: out[t * rows + r] = a[r * lda + t]. Writes up to 16 floats past the end of `out`. */
+typedef void (*lathe_gemm_f32_pack_a_fn)(size_t rows, size_t k, const float *a, size_t lda, float *out);
 
 /* ---- rows: y[i] for `count` rows of `n` elements */
 /* y = (x - mean) / sqrt(var + epsilon) * gamma + beta; x = a + residual when residual is not NULL, stored to `sum` when
@@ -56,6 +70,7 @@ struct lathe_attention_f32_args {
     const uint8_t *allow;
     size_t ld_allow;
     const int32_t *first, *last; /* per query, may be NULL */
+    uint8_t *no_key;             /* NULL or [nq]: set to 1 for a query without any key, else 0 */
     void *scratch;
 };
 typedef void (*lathe_attention_f32_fn)(const struct lathe_attention_f32_args *args);
@@ -63,7 +78,8 @@ size_t lathe_attention_f32_scratch(size_t nq, size_t nk, size_t d, size_t dv);
 
 struct lathe_gemm_f32_kernel {
     lathe_gemm_f32_fn fn;
-    unsigned mr, nr; /* largest tile: mr rows, nr columns (a multiple of 16) */
+    lathe_gemm_f32_pack_a_fn pack_a;
+    unsigned mr, nr; /* largest tile: mr rows; nr columns (a multiple of 16) go through the registers together */
 };
 
 struct lathe_kernels {

@@ -1,0 +1,9 @@
+/* The blocking of attention_f32, the same for every instruction set: it decides bits (where the running maximum is
+ * taken) and scratch sizes. */
+#ifndef LATHE_ATTENTION_SHAPE_H
+#define LATHE_ATTENTION_SHAPE_H
+
+#define LATHE_ATTENTION_KEYS 256   /* keys a block */
+#define LATHE_ATTENTION_QUERIES 32 /* queries a group: two panels */
+#define LATHE_ATTENTION_CHUNK 256  /* queries a call that the operators hand out: bounds the scratch */
+#endif

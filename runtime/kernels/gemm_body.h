@@ -1,0 +1,152 @@
+/* gemm_f32 on the vector layer, included by one file an instruction set. The including file defines
+ *   GEMM_NAME, GEMM_PACK_NAME  the functions made here
+ *   GEMM_MR                    the most rows of a tile
+ *   GEMM_WIDTHS(X)             X(rows, panels): from the fewest rows up, how many panels go through the registers
+ *                              together for tiles of at most `rows` rows
+ * The sums stay in registers while k runs; each step loads one vector of every panel and broadcasts one element of A a
+ * row. */
+#ifndef LATHE_GEMM_BODY_H
+#define LATHE_GEMM_BODY_H
+
+#include "kernel.h"
+#include "math_body.h"
+
+#define GEMM_VP (16 / VN) /* vectors a panel */
+#define GEMM_MAX_VECTORS 8
+
+static inline vf gemm_activate(enum lathe_activation activation, float alpha, vf x) {
+    switch (activation) {
+    case LATHE_ACT_RELU:
+        return v_max(v_set1(0.0f), x);
+    case LATHE_ACT_GELU:
+        return v_gelu(x);
+    case LATHE_ACT_GELU_TANH:
+        return v_gelu_tanh(x);
+    case LATHE_ACT_QUICK_GELU:
+        return v_quick_gelu(x, v_set1(alpha));
+    case LATHE_ACT_SILU:
+        return v_silu(x);
+    case LATHE_ACT_TANH:
+        return v_tanh(x);
+    case LATHE_ACT_NONE:
+        break;
+    }
+    return x;
+}
+
+static inline __attribute__((always_inline)) void gemm_finish_rows(enum lathe_activation activation, size_t rows,
+                                                                   size_t cols, size_t column, float *c, size_t ldc,
+                                                                   const struct lathe_gemm_epilogue *e) {
+    vf scale = v_set1(e->scale);
+    bool scaled = e->scale != 1.0f;
+    for (size_t r = 0; r < rows; r++) {
+        float *line = c + r * ldc;
+        const float *residual = e->residual ? e->residual + r * e->ldr + column : NULL;
+        for (size_t j = 0; j < cols; j += VN) {
+            size_t n = cols - j < VN ? cols - j : VN;
+            bool whole = n == VN;
+            vf x = whole ? v_load(line + j) : v_load_n(line + j, n);
+            if (scaled)
+                x = x * scale;
+            if (e->bias)
+                x = x + (whole ? v_load(e->bias + column + j) : v_load_n(e->bias + column + j, n));
+            x = gemm_activate(activation, e->alpha, x);
+            if (residual)
+                x = x + (whole ? v_load(residual + j) : v_load_n(residual + j, n));
+            if (whole)
+                v_store(line + j, x);
+            else
+                v_store_n(line + j, x, n);
+        }
+    }
+}
+
+/* The epilogue over a tile that was just stored and still lies in the first cache. */
+static __attribute__((noinline)) void gemm_finish(size_t rows, size_t cols, size_t column, float *c, size_t ldc,
+                                                  const struct lathe_gemm_epilogue *e) {
+    switch (e->activation) {
+    case LATHE_ACT_NONE:
+        gemm_finish_rows(LATHE_ACT_NONE, rows, cols, column, c, ldc, e);
+        break;
+    case LATHE_ACT_GELU:
+        gemm_finish_rows(LATHE_ACT_GELU, rows, cols, column, c, ldc, e);
+        break;
+    default:
+        gemm_finish_rows(e->activation, rows, cols, column, c, ldc, e);
+        break;
+    }
+}
+
+static inline __attribute__((always_inline)) void gemm_panels(const size_t rows, const size_t panels,
+                                                              const struct lathe_gemm_f32_tile *tile, const float *b,
+                                                              float *c, size_t cols) {
+    const size_t vectors = panels * GEMM_VP;
+    vf acc[GEMM_MR][GEMM_MAX_VECTORS];
+    size_t ldc = tile->ldc;
+    bool whole = cols == panels * 16;
+#pragma GCC unroll 16
+    for (size_t r = 0; r < rows; r++)
+#pragma GCC unroll 8
+        for (size_t v = 0; v < vectors; v++)
+            acc[r][v] = v_set1(0.0f);
+    if (tile->accumulate) {
+#pragma GCC unroll 16
+        for (size_t r = 0; r < rows; r++)
+#pragma GCC unroll 8
+            for (size_t v = 0; v < vectors; v++)
+                if (whole)
+                    acc[r][v] = v_load(c + r * ldc + v * VN);
+                else if (v * VN < cols)
+                    acc[r][v] = v_load_n(c + r * ldc + v * VN, cols - v * VN < VN ? cols - v * VN : VN);
+    }
+    const float *a = tile->a;
+    size_t lda = tile->lda, ldb = tile->ldb, stride = tile->panel_stride;
+    for (size_t t = 0; t < tile->k; t++, a += lda, b += ldb) {
+        vf bv[GEMM_MAX_VECTORS];
+#pragma GCC unroll 8
+        for (size_t v = 0; v < vectors; v++)
+            bv[v] = v_load(b + v / GEMM_VP * stride + v % GEMM_VP * VN);
+#pragma GCC unroll 4
+        for (size_t p = 0; p < panels; p++)
+            __builtin_prefetch(b + p * stride + GEMM_PREFETCH, 0, 3);
+#pragma GCC unroll 16
+        for (size_t r = 0; r < rows; r++) {
+            vf av = v_set1(a[r]);
+#pragma GCC unroll 8
+            for (size_t v = 0; v < vectors; v++)
+                acc[r][v] = v_fma(av, bv[v], acc[r][v]);
+        }
+    }
+#pragma GCC unroll 16
+    for (size_t r = 0; r < rows; r++)
+#pragma GCC unroll 8
+        for (size_t v = 0; v < vectors; v++)
+            if (whole)
+                v_store(c + r * ldc + v * VN, acc[r][v]);
+            else if (v * VN < cols)
+                v_store_n(c + r * ldc + v * VN, acc[r][v], cols - v * VN < VN ? cols - v * VN : VN);
+}
+
+/* All panels of a tile of `rows` rows (a constant after inlining), `width` at a time. */
+static inline __attribute__((always_inline)) void gemm_rows(const size_t rows, const size_t width,
+                                                            const struct lathe_gemm_f32_tile *tile) {
+    size_t panels = (tile->cols + 15) / 16;
+    for (size_t p = 0; p < panels;) {
+        size_t left = panels - p, n = left >= width ? width : 1;
+        if (width == 4 && left >= 2 && left < 4)
+            n = 2;
+        const float *b = tile->b + p * tile->panel_stride;
+        float *c = tile->c + p * 16;
+        size_t cols = tile->cols - p * 16 < n * 16 ? tile->cols - p * 16 : n * 16;
+        if (n == width)
+            gemm_panels(rows, width, tile, b, c, cols);
+        else if (width == 4 && n == 2)
+            gemm_panels(rows, 2, tile, b, c, cols);
+        else
+            gemm_panels(rows, 1, tile, b, c, cols);
+        if (tile->epilogue)
+            gemm_finish(tile->rows, cols, p * 16, c, tile->ldc, tile->epilogue);
+        p += n;
+    }
+}
+#endif

@@ -1,0 +1,94 @@
+/* Elementary functions on the vector layer, the same polynomials for every instruction set. Error bounds are those of
+ * kernels.def and tests/kernel/test_rows.c measures them. Polynomials are our own minimax fits (weighted least squares,
+ * iterated), in Horner form; NaN stays NaN. */
+#ifndef LATHE_MATH_BODY_H
+#define LATHE_MATH_BODY_H
+
+/* e^x: 2^n e^r with |r| <= ln 2 / 2. Infinity above 88.73; 0 below -104, denormals between. */
+static inline vf v_exp(vf x) {
+    /* The constant first: min and max give their second operand for NaN. */
+    x = v_max(v_set1(-105.0f), v_min(v_set1(89.0f), x));
+    vf n = v_round(x * v_set1(1.44269504f));
+    vf r = v_fnma(n, v_set1(0.693359375f), x); /* ln 2 in two parts, the first exact in few bits */
+    r = v_fnma(n, v_set1(-2.12194440e-4f), r);
+    vf p = v_set1(1.381314460e-03f);
+    p = v_fma(p, r, v_set1(8.369418934e-03f));
+    p = v_fma(p, r, v_set1(4.166845679e-02f));
+    p = v_fma(p, r, v_set1(1.666651479e-01f));
+    p = v_fma(p, r, v_set1(4.999999305e-01f));
+    p = v_fma(p * r, r, r) + v_set1(1.0f);
+    return v_scale2(p, n);
+}
+
+/* The upper tail of the normal distribution at a >= 0 is e^(-a^2/2) R(a); R as a polynomial on [0, 5.7]. Then
+ * gelu(x) = max(x, 0) - |x| tail(|x|): no cancellation on either side. */
+static inline vf v_gelu(vf x) {
+    vf a = v_abs(x), c = v_min(v_set1(5.7f), a);
+    vf r = v_set1(-2.441987689e-07f);
+    r = v_fma(r, c, v_set1(6.287149052e-06f));
+    r = v_fma(r, c, v_set1(-7.276430019e-05f));
+    r = v_fma(r, c, v_set1(5.074447773e-04f));
+    r = v_fma(r, c, v_set1(-2.429956583e-03f));
+    r = v_fma(r, c, v_set1(8.716880855e-03f));
+    r = v_fma(r, c, v_set1(-2.514876761e-02f));
+    r = v_fma(r, c, v_set1(6.170241955e-02f));
+    r = v_fma(r, c, v_set1(-1.327193062e-01f));
+    r = v_fma(r, c, v_set1(2.499556808e-01f));
+    r = v_fma(r, c, v_set1(-3.989393456e-01f));
+    r = v_fma(r, c, v_set1(4.999999679e-01f));
+    /* Beyond 14 the tail is 0 in f32; the bound keeps infinity from making inf * 0. */
+    vf bounded = v_min(v_set1(14.0f), a);
+    vf tail = v_exp(bounded * bounded * v_set1(-0.5f)) * r;
+    return v_fnma(bounded, tail, v_max(v_set1(0.0f), x));
+}
+
+static inline vf v_sigmoid(vf x) { return v_set1(1.0f) / (v_set1(1.0f) + v_exp(v_set1(0.0f) - x)); }
+
+static inline vf v_silu(vf x) { return x / (v_set1(1.0f) + v_exp(v_set1(0.0f) - x)); }
+
+static inline vf v_quick_gelu(vf x, vf alpha) { return x / (v_set1(1.0f) + v_exp(v_set1(0.0f) - alpha * x)); }
+
+/* 0.5 x (1 + tanh u) = x / (1 + e^(-2u)), u = sqrt(2/pi) (x + 0.044715 x^3). */
+static inline vf v_gelu_tanh(vf x) {
+    vf bounded = v_max(v_set1(-30.0f), v_min(v_set1(30.0f), x)); /* the cube must not overflow */
+    vf u = v_fma(bounded * bounded * bounded, v_set1(0.044715f), bounded);
+    return x / (v_set1(1.0f) + v_exp(u * v_set1(-1.59576912f)));
+}
+
+/* Odd polynomial up to 0.625, 1 - 2 / (e^2|x| + 1) beyond. */
+static inline vf v_tanh(vf x) {
+    vf a = v_abs(x), u = x * x;
+    vf p = v_set1(-5.659980715e-03f);
+    p = v_fma(p, u, v_set1(2.059097977e-02f));
+    p = v_fma(p, u, v_set1(-5.372106481e-02f));
+    p = v_fma(p, u, v_set1(1.333112748e-01f));
+    p = v_fma(p, u, v_set1(-3.333326052e-01f));
+    vf small = v_fma(x * u, p, x);
+    vf large = v_set1(1.0f) - v_set1(2.0f) / (v_exp(a + a) + v_set1(1.0f));
+    return v_select(v_lt(a, v_set1(0.625f)), small, v_copysign(large, x));
+}
+
+/* Odd polynomial up to 1, 1 - e^(-x^2) R(|x|) beyond. */
+static inline vf v_erf(vf x) {
+    vf u = x * x;
+    vf p = v_set1(7.853859333e-05f);
+    p = v_fma(p, u, v_set1(-8.010193073e-04f));
+    p = v_fma(p, u, v_set1(5.188327630e-03f));
+    p = v_fma(p, u, v_set1(-2.685381191e-02f));
+    p = v_fma(p, u, v_set1(1.128358515e-01f));
+    p = v_fma(p, u, v_set1(-3.761262582e-01f));
+    p = v_fma(p, u, v_set1(1.283791658e-01f)); /* 2 / sqrt(pi) - 1: x itself is added exactly */
+    vf small = v_fma(x, p, x);
+    vf a = v_min(v_set1(4.0f), v_abs(x));
+    vf r = v_set1(-3.888846128e-04f);
+    r = v_fma(r, a, v_set1(6.005131400e-03f));
+    r = v_fma(r, a, v_set1(-4.099819179e-02f));
+    r = v_fma(r, a, v_set1(1.641336910e-01f));
+    r = v_fma(r, a, v_set1(-4.316796449e-01f));
+    r = v_fma(r, a, v_set1(7.925947867e-01f));
+    r = v_fma(r, a, v_set1(-1.048210603e+00f));
+    r = v_fma(r, a, v_set1(9.861272548e-01f));
+    vf large = v_fnma(v_exp(v_set1(0.0f) - a * a), r, v_set1(1.0f));
+    return v_select(v_lt(v_abs(x), v_set1(1.0f)), small, v_copysign(large, x));
+}
+#endif

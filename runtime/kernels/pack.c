@@ -1,0 +1,64 @@
+/* Weight packings: sizes and the plain C packers that compiler and tests use. */
+#include "kernel.h"
+
+#include <string.h>
+
+enum packing {
+#define PACKING(number, name, text) PACKING_##name = number,
+#include "packing.def"
+#undef PACKING
+};
+
+static bool padded(size_t value, size_t to, size_t *out) {
+    if (!lathe_add_size(value, to - 1, out))
+        return false;
+    *out = *out / to * to;
+    return true;
+}
+
+size_t lathe_packed_bytes(unsigned packing, size_t k, size_t n) {
+    size_t k_step = 1, element = 4, bytes;
+    switch (packing) {
+    case PACKING_ROWS:
+        return lathe_mul_size(k, n, &bytes) && lathe_mul_size(bytes, 4, &bytes) ? bytes : 0;
+    case PACKING_F32_N16:
+        break;
+    case PACKING_BF16_N16K2:
+        k_step = 2;
+        element = 2;
+        break;
+    case PACKING_S8_N16K4:
+        k_step = 4;
+        element = 1;
+        break;
+    default:
+        return 0;
+    }
+    if (!padded(k, k_step, &k) || !padded(n, 16, &n) || !lathe_mul_size(k, n, &bytes) ||
+        !lathe_mul_size(bytes, element, &bytes))
+        return 0;
+    return bytes;
+}
+
+void lathe_pack_f32_n16(const float *w, size_t k, size_t n, size_t ldw, bool transposed, size_t first_panel,
+                        size_t last_panel, float *out) {
+    for (size_t p = first_panel; p < last_panel; p++, out += k * 16) {
+        size_t first = p * 16, cols = n - first < 16 ? n - first : 16;
+        if (cols < 16)
+            memset(out, 0, k * 16 * sizeof *out);
+        if (!transposed) {
+            for (size_t t = 0; t < k; t++)
+                memcpy(out + t * 16, w + t * ldw + first, cols * sizeof *out);
+            continue;
+        }
+        /* 16 steps of k at a time: a line of the source is used whole while it is in the first cache. */
+        for (size_t t = 0; t < k; t += 16) {
+            size_t steps = k - t < 16 ? k - t : 16;
+            for (size_t j = 0; j < cols; j++) {
+                const float *from = w + (first + j) * ldw + t;
+                for (size_t i = 0; i < steps; i++)
+                    out[(t + i) * 16 + j] = from[i];
+            }
+        }
+    }
+}

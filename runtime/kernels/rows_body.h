@@ -1,0 +1,205 @@
+/* The row kernels on the vector layer: layer norm, RMS norm, softmax, elementwise. The including file defines
+ * ROWS_NAME(x), the name of kernel x for its instruction set. Sums run over four partial vectors in an order that depends
+ * on the row's length alone. */
+#ifndef LATHE_ROWS_BODY_H
+#define LATHE_ROWS_BODY_H
+
+#include "kernel_rows.h"
+#include "math_body.h"
+
+/* x = a (+ residual), stored to `out` when there is a residual; returns the sum of x. */
+static inline float row_load_sum(size_t n, const float *a, const float *residual, float *out) {
+    vf s[4] = {v_set1(0.0f), v_set1(0.0f), v_set1(0.0f), v_set1(0.0f)};
+    size_t i = 0;
+    if (residual) {
+        for (; i + 4 * VN <= n; i += 4 * VN)
+#pragma GCC unroll 4
+            for (size_t u = 0; u < 4; u++) {
+                vf x = v_load(a + i + u * VN) + v_load(residual + i + u * VN);
+                v_store(out + i + u * VN, x);
+                s[u] = s[u] + x;
+            }
+        for (; i < n; i += VN) {
+            size_t m = n - i < VN ? n - i : VN;
+            vf x = v_load_n(a + i, m) + v_load_n(residual + i, m);
+            v_store_n(out + i, x, m);
+            s[0] = s[0] + x;
+        }
+    } else {
+        for (; i + 4 * VN <= n; i += 4 * VN)
+#pragma GCC unroll 4
+            for (size_t u = 0; u < 4; u++)
+                s[u] = s[u] + v_load(a + i + u * VN);
+        for (; i < n; i += VN)
+            s[0] = s[0] + v_load_n(a + i, n - i < VN ? n - i : VN);
+    }
+    return v_sum((s[0] + s[1]) + (s[2] + s[3]));
+}
+
+/* Two passes and a correction: with d = x - mean, the sum of d says how far the rounded mean is off. A constant row then
+ * has differences of exactly 0. */
+void ROWS_NAME(layer_norm_f32)(size_t count, size_t n, const float *a, const float *residual, const float *gamma,
+                               const float *beta, float epsilon, float *y, float *sum) {
+    float inverse_n = 1.0f / (float)n;
+    for (size_t row = 0; row < count; row++, a += n, y += n) {
+        float *stored = sum ? sum : y;
+        float mean = row_load_sum(n, a, residual, stored) * inverse_n;
+        const float *x = a;
+        if (residual) {
+            x = stored;
+            residual += n;
+        } else if (sum) {
+            memcpy(sum, a, n * sizeof *a);
+        }
+        if (sum)
+            sum += n;
+        vf m = v_set1(mean);
+        vf d1[4] = {v_set1(0.0f), v_set1(0.0f), v_set1(0.0f), v_set1(0.0f)};
+        vf d2[4] = {v_set1(0.0f), v_set1(0.0f), v_set1(0.0f), v_set1(0.0f)};
+        size_t i = 0;
+        for (; i + 4 * VN <= n; i += 4 * VN)
+#pragma GCC unroll 4
+            for (size_t u = 0; u < 4; u++) {
+                vf d = v_load(x + i + u * VN) - m;
+                d1[u] = d1[u] + d;
+                d2[u] = v_fma(d, d, d2[u]);
+            }
+        for (; i + VN <= n; i += VN) {
+            vf d = v_load(x + i) - m;
+            d1[0] = d1[0] + d;
+            d2[0] = v_fma(d, d, d2[0]);
+        }
+        float off = v_sum((d1[0] + d1[1]) + (d1[2] + d1[3])), square = v_sum((d2[0] + d2[1]) + (d2[2] + d2[3]));
+        for (; i < n; i++) {
+            float d = x[i] - mean;
+            off += d;
+            square += d * d;
+        }
+        off *= inverse_n;
+        float variance = square * inverse_n - off * off;
+        variance = variance < 0.0f ? 0.0f : variance;
+        float scale = 1.0f / __builtin_sqrtf(variance + epsilon);
+        m = v_set1(mean + off);
+        vf s = v_set1(scale);
+        for (i = 0; i < n; i += VN) {
+            size_t left = n - i < VN ? n - i : VN;
+            bool whole = left == VN;
+            vf v = ((whole ? v_load(x + i) : v_load_n(x + i, left)) - m) * s;
+            if (gamma)
+                v = v * (whole ? v_load(gamma + i) : v_load_n(gamma + i, left));
+            if (beta)
+                v = v + (whole ? v_load(beta + i) : v_load_n(beta + i, left));
+            if (whole)
+                v_store(y + i, v);
+            else
+                v_store_n(y + i, v, left);
+        }
+    }
+}
+
+void ROWS_NAME(rms_norm_f32)(size_t count, size_t n, const float *a, const float *gamma, float epsilon, float *y) {
+    float inverse_n = 1.0f / (float)n;
+    for (size_t row = 0; row < count; row++, a += n, y += n) {
+        vf s[4] = {v_set1(0.0f), v_set1(0.0f), v_set1(0.0f), v_set1(0.0f)};
+        size_t i = 0;
+        for (; i + 4 * VN <= n; i += 4 * VN)
+#pragma GCC unroll 4
+            for (size_t u = 0; u < 4; u++) {
+                vf x = v_load(a + i + u * VN);
+                s[u] = v_fma(x, x, s[u]);
+            }
+        for (; i < n; i += VN) {
+            vf x = v_load_n(a + i, n - i < VN ? n - i : VN);
+            s[0] = v_fma(x, x, s[0]);
+        }
+        float square = v_sum((s[0] + s[1]) + (s[2] + s[3])) * inverse_n;
+        vf scale = v_set1(1.0f / __builtin_sqrtf(square + epsilon));
+        for (i = 0; i < n; i += VN) {
+            size_t left = n - i < VN ? n - i : VN;
+            vf v = v_load_n(a + i, left) * scale;
+            if (gamma)
+                v = v * v_load_n(gamma + i, left);
+            v_store_n(y + i, v, left);
+        }
+    }
+}
+
+void ROWS_NAME(softmax_f32)(size_t count, size_t n, const float *x, float *y) {
+    for (size_t row = 0; row < count; row++, x += n, y += n) {
+        vf top = v_set1(-__builtin_inff());
+        size_t i = 0;
+        for (; i + VN <= n; i += VN)
+            top = v_max(top, v_load(x + i));
+        float max = v_hmax(top);
+        for (size_t j = i; j < n; j++)
+            max = max > x[j] ? max : x[j];
+        vf m = v_set1(max), s = v_set1(0.0f), t = s;
+        for (i = 0; i + 2 * VN <= n; i += 2 * VN) {
+            vf e = v_exp(v_load(x + i) - m), f = v_exp(v_load(x + i + VN) - m);
+            s = s + e;
+            t = t + f;
+            v_store(y + i, e);
+            v_store(y + i + VN, f);
+        }
+        for (; i < n; i += VN) {
+            size_t left = n - i < VN ? n - i : VN;
+            v_store_n(y + i, v_exp(v_load_n(x + i, left) - m), left);
+            s = s + v_load_n(y + i, left); /* zeros behind the end */
+        }
+        vf scale = v_set1(1.0f / v_sum(s + t));
+        for (i = 0; i < n; i += VN) {
+            size_t left = n - i < VN ? n - i : VN;
+            v_store_n(y + i, v_load_n(y + i, left) * scale, left);
+        }
+    }
+}
+
+#define ROWS_UNARY(name, f)                                    \
+    void ROWS_NAME(name)(size_t n, const float *x, float *y) { \
+        size_t i = 0;                                          \
+        for (; i + VN <= n; i += VN)                           \
+            v_store(y + i, f(v_load(x + i)));                  \
+        if (i < n)                                             \
+            v_store_n(y + i, f(v_load_n(x + i, n - i)), n - i); \
+    }
+ROWS_UNARY(gelu_f32, v_gelu)
+ROWS_UNARY(gelu_tanh_f32, v_gelu_tanh)
+ROWS_UNARY(silu_f32, v_silu)
+ROWS_UNARY(tanh_f32, v_tanh)
+ROWS_UNARY(exp_f32, v_exp)
+ROWS_UNARY(erf_f32, v_erf)
+ROWS_UNARY(sigmoid_f32, v_sigmoid)
+
+#define ROWS_BINARY(expression)                                                  \
+    for (; i < n; i += VN) {                                                     \
+        size_t m = n - i < VN ? n - i : VN;                                      \
+        vf x = m == VN ? v_load(a + i) : v_load_n(a + i, m), z = one;            \
+        if (stride_b)                                                            \
+            z = m == VN ? v_load(b + i) : v_load_n(b + i, m);                    \
+        vf r = expression;                                                       \
+        if (m == VN)                                                             \
+            v_store(y + i, r);                                                   \
+        else                                                                     \
+            v_store_n(y + i, r, m);                                              \
+    }                                                                            \
+    break
+
+void ROWS_NAME(binary_f32)(size_t n, unsigned op, const float *a, const float *b, size_t stride_b, float *y) {
+    if (n == 0)
+        return;
+    vf one = v_set1(b[0]);
+    size_t i = 0;
+    switch (op) {
+    case 0:
+        ROWS_BINARY(x + z);
+    case 1:
+        ROWS_BINARY(x - z);
+    case 2:
+        ROWS_BINARY(x * z);
+    case 3:
+        ROWS_BINARY(x / z);
+    default:
+        break;
+    }
+}
+#endif
