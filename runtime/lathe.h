@@ -29,7 +29,8 @@ extern "C" {
 const char *lathe_version(void);
 
 /* Element types, numbered as in ONNX: LATHE_F32 = 1, LATHE_I32 = 6, LATHE_I64 = 7, LATHE_BOOL = 9, ... */
-#ifndef LATHE_TENSOR_H
+#ifndef LATHE_DTYPE_DEFINED
+#define LATHE_DTYPE_DEFINED
 enum lathe_dtype {
     LATHE_NO_DTYPE = 0,
     LATHE_F32 = 1,

@@ -13,12 +13,15 @@
 
 #define LATHE_MAX_RANK 8
 
+#ifndef LATHE_DTYPE_DEFINED /* lathe.h has the same list for users without the tables */
+#define LATHE_DTYPE_DEFINED
 enum lathe_dtype {
     LATHE_NO_DTYPE = 0,
 #define DTYPE(number, name, text, bytes, numpy) LATHE_##name = number,
 #include "dtypes.def"
 #undef DTYPE
 };
+#endif
 
 /* Bytes of one element, 0 for an unknown number. */
 size_t lathe_dtype_bytes(enum lathe_dtype dtype);

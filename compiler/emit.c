@@ -1,0 +1,421 @@
+/* Writes an artifact: the only writer of the format. Sections stand in the order manifest, plan, report, graph,
+ * weights, known answer; nothing in them depends on the time, the host, a path or the number of jobs. */
+#include "artifact_file.h"
+#include "known_answer.h"
+#include "lower.h"
+#include "section_checksum.h"
+#include "text.h"
+
+#include "lathe.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <zstd.h>
+
+#define TEXT_LEVEL 9
+#define MAX_LEVEL  22
+
+struct emitter {
+    struct lathe_lowered *l;
+    struct lathe_artifact_file file;
+    struct lathe_fmt_prefix prefix;
+    struct lathe_fmt_section sections[LATHE_SECTION_KINDS];
+    uint32_t section_count;
+    struct lathe_diag *diag;
+    /* the section that is being streamed */
+    struct lathe_checksum *sum;
+    uint64_t stored;
+    ZSTD_CCtx *zstd;
+    void *zstd_out;
+};
+
+static enum lathe_status no_memory(struct emitter *e) {
+    return lathe_fail(e->diag, LATHE_MSG_NO_MEMORY, "writing the artifact: out of memory");
+}
+
+/* ---- sections */
+
+static enum lathe_status pad_to(struct emitter *e, uint64_t align) {
+    static const uint8_t zeros[LATHE_FORMAT_PAGE];
+    uint64_t n = (align - e->file.size % align) % align;
+    return lathe_artifact_file_append(&e->file, zeros, (size_t)n, e->diag);
+}
+
+static struct lathe_fmt_section *begin_section(struct emitter *e, enum lathe_section_kind kind,
+                                               enum lathe_section_codec codec, bool required) {
+    struct lathe_fmt_section *s = &e->sections[e->section_count++];
+    *s = (struct lathe_fmt_section){
+        .kind = kind, .codec = codec, .flags = required ? LATHE_SECTION_REQUIRED : 0, .offset = e->file.size};
+    return s;
+}
+
+static enum lathe_status add_raw(struct emitter *e, enum lathe_section_kind kind, const void *data, uint64_t size,
+                                 bool required) {
+    LATHE_TRY(pad_to(e, LATHE_FORMAT_ALIGN));
+    struct lathe_fmt_section *s = begin_section(e, kind, LATHE_CODEC_RAW, required);
+    s->stored_size = s->raw_size = size;
+    s->checksum = lathe_section_checksum(data, size, 1);
+    return lathe_artifact_file_append(&e->file, data, (size_t)size, e->diag);
+}
+
+static enum lathe_status add_text(struct emitter *e, enum lathe_section_kind kind, const char *text, size_t size) {
+    LATHE_TRY(pad_to(e, LATHE_FORMAT_ALIGN));
+    size_t bound = ZSTD_compressBound(size);
+    void *packed = malloc(bound);
+    if (!packed)
+        return no_memory(e);
+    size_t n = ZSTD_compress(packed, bound, text, size, TEXT_LEVEL);
+    enum lathe_status status = LATHE_OK;
+    if (ZSTD_isError(n)) {
+        status = lathe_fail(e->diag, LATHE_MSG_BUG, "zstd: %s", ZSTD_getErrorName(n));
+    } else {
+        struct lathe_fmt_section *s = begin_section(e, kind, LATHE_CODEC_ZSTD, false);
+        s->stored_size = n;
+        s->raw_size = size;
+        s->checksum = lathe_section_checksum(packed, n, 1);
+        status = lathe_artifact_file_append(&e->file, packed, n, e->diag);
+    }
+    free(packed);
+    return status;
+}
+
+/* ---- manifest and plan */
+
+struct block {
+    uint8_t *data;
+    size_t size, capacity;
+    bool failed;
+};
+
+static void put(struct block *b, const void *data, size_t bytes) {
+    if (b->failed || bytes == 0)
+        return;
+    if (bytes > b->capacity - b->size) {
+        size_t capacity = b->capacity * 2 + bytes + 4096;
+        uint8_t *more = realloc(b->data, capacity);
+        if (!more) {
+            b->failed = true;
+            return;
+        }
+        b->data = more;
+        b->capacity = capacity;
+    }
+    memcpy(b->data + b->size, data, bytes);
+    b->size += bytes;
+}
+
+static void put_table(struct block *b, const struct lathe_table *t) {
+    put(b, t->data, (size_t)t->count * t->each);
+}
+
+static void read_sha256(const char *hex, uint8_t out[32]) {
+    memset(out, 0, 32);
+    if (!hex || strlen(hex) != 64 || strspn(hex, "0123456789abcdef") != 64)
+        return;
+    for (unsigned i = 0; i < 64; i++) {
+        unsigned digit = hex[i] <= '9' ? (unsigned)(hex[i] - '0') : (unsigned)(hex[i] - 'a') + 10;
+        out[i / 2] = (uint8_t)(out[i / 2] << 4 | digit);
+    }
+}
+
+static enum lathe_status make_port(struct emitter *e, struct lathe_strings *strings, const char *name,
+                                   const struct lathe_port_facts *facts, lathe_value_id v, struct lathe_fmt_port *out) {
+    struct lathe_graph *g = e->l->graph;
+    const struct lathe_fmt_value *f = (struct lathe_fmt_value *)e->l->values.data + facts->value;
+    const struct lathe_fmt_dim *dims = e->l->dims.data;
+    if (!name || !*name)
+        return lathe_fail(e->diag, LATHE_MSG_LOWER_OPERATOR, "an input or output has no name");
+    *out = (struct lathe_fmt_port){.name = lathe_strings_add(strings, name),
+                                   .value = facts->value,
+                                   .dtype = f->dtype,
+                                   .rank = f->rank,
+                                   .flags = facts->flags,
+                                   .default_kind = facts->default_kind,
+                                   .id_limit = facts->id_limit};
+    memcpy(out->dims, f->dims, sizeof out->dims);
+    for (unsigned d = 0; d < f->rank; d++) {
+        char text[256] = "";
+        if (dims[f->dims[d]].op == LATHE_DIM_CONST)
+            continue;
+        lathe_dim_print(g->dims, lathe_dim_resolve(g->dims, lathe_value_at(g, v)->dims[d]), text, (int)sizeof text);
+        out->dim_names[d] = lathe_strings_add(strings, *text ? text : "size");
+    }
+    return LATHE_OK;
+}
+
+static enum lathe_status add_manifest(struct emitter *e) {
+    struct lathe_lowered *l = e->l;
+    struct lathe_graph *g = l->graph;
+    const struct lathe_emit_options *o = l->options;
+    struct lathe_strings strings = {0};
+    struct lathe_fmt_manifest head = {.input_count = g->input_count,
+                                      .output_count = g->output_count,
+                                      .label_count = o->label_count,
+                                      .max_batch = l->max_batch,
+                                      .max_seq = l->max_seq};
+    head.target_name = lathe_strings_add(&strings, o->target ? o->target->name : "");
+    head.writer = lathe_strings_add(&strings, "lathe " LATHE_VERSION);
+    head.target_features = o->target ? o->target->features : 0;
+    read_sha256(o->source_sha256, head.source_sha256);
+    uint32_t ports = g->input_count + g->output_count, labels = o->label_count + (o->label_count & 1);
+    struct lathe_fmt_port *port = calloc((size_t)ports + 1, sizeof *port);
+    uint32_t *label = calloc((size_t)labels + 1, sizeof *label);
+    struct block b = {0};
+    enum lathe_status status = port && label ? LATHE_OK : no_memory(e);
+    for (uint32_t i = 0; status == LATHE_OK && i < ports; i++) {
+        bool in = i < g->input_count;
+        uint32_t k = in ? i : i - g->input_count;
+        lathe_value_id v = in ? g->inputs[k] : g->outputs[k];
+        status = make_port(e, &strings, in ? lathe_value_at(g, v)->name : g->output_names[k],
+                           in ? &l->inputs[k] : &l->outputs[k], v, &port[i]);
+    }
+    for (unsigned i = 0; status == LATHE_OK && i < o->label_count; i++)
+        label[i] = lathe_strings_add(&strings, o->labels[i]);
+    lathe_strings_finish(&strings);
+    head.string_bytes = strings.bytes.count;
+    if (status == LATHE_OK) {
+        put(&b, &head, sizeof head);
+        put(&b, port, (size_t)ports * sizeof *port);
+        put(&b, label, (size_t)labels * sizeof *label);
+        put_table(&b, &strings.bytes);
+        status = b.failed || strings.failed ? no_memory(e) : add_raw(e, LATHE_SECTION_MANIFEST, b.data, b.size, true);
+    }
+    free(b.data);
+    free(port);
+    free(label);
+    lathe_strings_free(&strings);
+    return status;
+}
+
+static enum lathe_status add_plan(struct emitter *e) {
+    const struct lathe_lowered *l = e->l;
+    struct lathe_fmt_plan head = {
+        .symbol_count = l->symbols.count,
+        .dim_count = l->dims.count,
+        .value_count = l->values.count,
+        .step_count = l->steps.count,
+        .operand_count = l->operands.count,
+        .attr_count = l->attrs.count,
+        .int_count = l->ints.count,
+        .string_bytes = l->strings.bytes.count,
+        .prologue_steps = l->prologue_steps,
+        .arena_bytes = l->arena_bytes,
+        .alive_bytes = l->alive_bytes,
+    };
+    struct block b = {0};
+    put(&b, &head, sizeof head);
+    put_table(&b, &l->symbols);
+    put_table(&b, &l->dims);
+    put_table(&b, &l->values);
+    put_table(&b, &l->steps);
+    put_table(&b, &l->attrs);
+    put_table(&b, &l->ints);
+    put_table(&b, &l->operands);
+    if (l->operands.count & 1)
+        put(&b, &(uint32_t){0}, sizeof(uint32_t));
+    put_table(&b, &l->strings.bytes);
+    enum lathe_status status = b.failed ? no_memory(e) : add_raw(e, LATHE_SECTION_PLAN, b.data, b.size, true);
+    free(b.data);
+    return status;
+}
+
+static enum lathe_status add_report(struct emitter *e) {
+    const struct lathe_emit_options *o = e->l->options;
+    if (o->report_json)
+        return add_text(e, LATHE_SECTION_REPORT, o->report_json, strlen(o->report_json));
+    if (!e->l->report)
+        return LATHE_OK;
+    struct lathe_text text = {0};
+    lathe_report_json(e->l->report, true, &text);
+    enum lathe_status status =
+        text.failed ? no_memory(e) : add_text(e, LATHE_SECTION_REPORT, text.data ? text.data : "", text.length);
+    lathe_text_free(&text);
+    return status;
+}
+
+static enum lathe_status add_graph(struct emitter *e) {
+    struct lathe_text text = {0};
+    enum lathe_status status = lathe_graph_print(e->l->graph, &text);
+    if (status == LATHE_OK)
+        status = text.failed ? no_memory(e) : add_text(e, LATHE_SECTION_GRAPH, text.data ? text.data : "", text.length);
+    lathe_text_free(&text);
+    return status;
+}
+
+/* ---- weights */
+
+static enum lathe_status store(struct emitter *e, const void *data, size_t bytes) {
+    lathe_checksum_update(e->sum, data, bytes);
+    e->stored += bytes;
+    return lathe_artifact_file_append(&e->file, data, bytes, e->diag);
+}
+
+static enum lathe_status store_weights(void *user, const void *data, size_t bytes, struct lathe_diag *diag) {
+    struct emitter *e = user;
+    if (!e->zstd)
+        return store(e, data, bytes);
+    ZSTD_inBuffer in = {data, bytes, 0};
+    while (in.pos < in.size) {
+        ZSTD_outBuffer out = {e->zstd_out, ZSTD_CStreamOutSize(), 0};
+        size_t left = ZSTD_compressStream2(e->zstd, &out, &in, ZSTD_e_continue);
+        if (ZSTD_isError(left))
+            return lathe_fail(diag, LATHE_MSG_BUG, "zstd: %s", ZSTD_getErrorName(left));
+        LATHE_TRY(store(e, e->zstd_out, out.pos));
+    }
+    return LATHE_OK;
+}
+
+static enum lathe_status finish_zstd(struct emitter *e) {
+    for (size_t left = 1; left > 0;) {
+        ZSTD_inBuffer in = {NULL, 0, 0};
+        ZSTD_outBuffer out = {e->zstd_out, ZSTD_CStreamOutSize(), 0};
+        left = ZSTD_compressStream2(e->zstd, &out, &in, ZSTD_e_end);
+        if (ZSTD_isError(left))
+            return lathe_fail(e->diag, LATHE_MSG_BUG, "zstd: %s", ZSTD_getErrorName(left));
+        LATHE_TRY(store(e, e->zstd_out, out.pos));
+    }
+    return LATHE_OK;
+}
+
+static enum lathe_status add_weights(struct emitter *e) {
+    int level = e->l->options->compress_level > MAX_LEVEL ? MAX_LEVEL : e->l->options->compress_level;
+    bool packed = level > 0;
+    LATHE_TRY(pad_to(e, packed ? LATHE_FORMAT_ALIGN : LATHE_FORMAT_PAGE));
+    struct lathe_fmt_section *s =
+        begin_section(e, LATHE_SECTION_WEIGHTS, packed ? LATHE_CODEC_ZSTD : LATHE_CODEC_RAW, true);
+    e->sum = lathe_checksum_new();
+    if (packed) {
+        e->zstd = ZSTD_createCCtx();
+        e->zstd_out = malloc(ZSTD_CStreamOutSize());
+    }
+    enum lathe_status status = e->sum && (!packed || (e->zstd && e->zstd_out)) ? LATHE_OK : no_memory(e);
+    if (status == LATHE_OK && packed) {
+        ZSTD_CCtx_setParameter(e->zstd, ZSTD_c_compressionLevel, level);
+        ZSTD_CCtx_setPledgedSrcSize(e->zstd, e->l->weight_bytes); /* states the size in the frame */
+    }
+    if (status == LATHE_OK)
+        status = lathe_weights_write(e->l, e->l->options->jobs, &(struct lathe_weight_sink){e, store_weights}, e->diag);
+    if (status == LATHE_OK && packed)
+        status = finish_zstd(e);
+    ZSTD_freeCCtx(e->zstd);
+    e->zstd = NULL;
+    free(e->zstd_out);
+    e->zstd_out = NULL;
+    s->stored_size = e->stored;
+    s->raw_size = e->l->weight_bytes;
+    if (lathe_checksum_finish(&e->sum, &s->checksum) != 0 && status == LATHE_OK)
+        status = no_memory(e);
+    return status;
+}
+
+/* ---- header */
+
+static enum lathe_status write_header(struct emitter *e) {
+    uint8_t header[sizeof e->prefix + sizeof e->sections] = {0};
+    struct lathe_fmt_prefix *p = &e->prefix;
+    size_t table = e->section_count * sizeof *e->sections;
+    p->file_size = e->file.size;
+    p->checksum = 0;
+    memcpy(header, p, sizeof *p);
+    memcpy(header + sizeof *p, e->sections, table);
+    p->checksum = lathe_xxh3(header, p->header_size);
+    memcpy(header, p, sizeof *p);
+    return lathe_artifact_file_patch(&e->file, 0, header, p->header_size, e->diag);
+}
+
+static uint32_t packings_used(const struct lathe_lowered *l) {
+    const struct lathe_weight *w = l->weights.data;
+    uint32_t used = 0;
+    for (uint32_t i = 0; i < l->weights.count; i++)
+        used |= 1u << w[i].packing;
+    return used;
+}
+
+/* What was written must be what a reader accepts: opened once, and run once for the known answer. */
+static enum lathe_status check_and_answer(struct emitter *e) {
+    const void *bytes = NULL;
+    struct lathe_artifact *a = NULL;
+    struct lathe_diag *why = calloc(1, sizeof *why);
+    void *answer = NULL;
+    size_t answer_size = 0;
+    if (!why)
+        return no_memory(e);
+    enum lathe_status status = lathe_artifact_file_view(&e->file, &bytes, e->diag);
+    if (status == LATHE_OK &&
+        lathe_artifact_open_memory(bytes, (size_t)e->file.size,
+                                   &(struct lathe_artifact_options){.skip_weight_checksum = true}, &a, why) != LATHE_OK)
+        status = lathe_fail(e->diag, LATHE_MSG_BUG, "the artifact cannot be read back: %s", why->text);
+    if (status == LATHE_OK && e->l->options->known_answer)
+        status = lathe_known_answer_make(a, &answer, &answer_size, e->diag);
+    lathe_artifact_close(&a);
+    lathe_artifact_file_unview(&e->file, bytes);
+    free(why);
+    if (status == LATHE_OK && answer) {
+        struct lathe_fmt_section *s = &e->sections[e->section_count - 1];
+        s->stored_size = s->raw_size = answer_size;
+        s->checksum = lathe_section_checksum(answer, answer_size, 1);
+        status = lathe_artifact_file_append(&e->file, answer, answer_size, e->diag);
+        if (status == LATHE_OK)
+            status = write_header(e);
+    }
+    free(answer);
+    return status;
+}
+
+static enum lathe_status emit_sections(struct emitter *e) {
+    const struct lathe_emit_options *o = e->l->options;
+    uint32_t count = 4 + (o->report_json || e->l->report) + (o->known_answer != 0);
+    memcpy(e->prefix.magic, LATHE_FORMAT_MAGIC, sizeof e->prefix.magic);
+    e->prefix.major = LATHE_FORMAT_MAJOR;
+    e->prefix.minor = LATHE_FORMAT_MINOR;
+    e->prefix.section_count = count;
+    e->prefix.header_size = (uint32_t)(sizeof e->prefix + count * sizeof *e->sections);
+    e->prefix.packings = packings_used(e->l);
+    uint8_t blank[sizeof e->prefix + sizeof e->sections] = {0};
+    LATHE_TRY(lathe_artifact_file_append(&e->file, blank, e->prefix.header_size, e->diag));
+    LATHE_TRY(add_manifest(e));
+    LATHE_TRY(add_plan(e));
+    LATHE_TRY(add_report(e));
+    LATHE_TRY(add_graph(e));
+    LATHE_TRY(add_weights(e));
+    if (o->known_answer) /* empty until the rest can be run */
+        LATHE_TRY(add_raw(e, LATHE_SECTION_KNOWN_ANSWER, "", 0, false));
+    LATHE_TRY(write_header(e));
+    return check_and_answer(e);
+}
+
+static enum lathe_status emit(struct lathe_graph *g, const struct lathe_emit_options *options, const char *path,
+                              void **bytes, size_t *size, struct lathe_report *report, struct lathe_diag *diag) {
+    struct lathe_lowered lowered;
+    struct emitter e = {.l = &lowered, .diag = diag};
+    LATHE_TRY(lathe_lower(g, options, report, &lowered, diag));
+    if (report)
+        lathe_report_memory(report, lowered.weight_bytes, lowered.arena_bytes, lowered.alive_bytes, 0);
+    enum lathe_status status = lathe_artifact_file_begin(&e.file, path, diag);
+    if (status == LATHE_OK)
+        status = emit_sections(&e);
+    if (status == LATHE_OK)
+        status = lathe_artifact_file_commit(&e.file, diag);
+    if (status == LATHE_OK && report)
+        lathe_report_memory(report, lowered.weight_bytes, lowered.arena_bytes, lowered.alive_bytes, e.file.size);
+    if (status == LATHE_OK && !path) {
+        *bytes = e.file.memory;
+        *size = (size_t)e.file.size;
+        e.file.memory = NULL;
+    }
+    lathe_artifact_file_end(&e.file);
+    lathe_lowered_free(&lowered);
+    return status;
+}
+
+enum lathe_status lathe_emit_file(struct lathe_graph *g, const struct lathe_emit_options *options, const char *path,
+                                  struct lathe_report *report, struct lathe_diag *diag) {
+    return emit(g, options, path, NULL, NULL, report, diag);
+}
+
+enum lathe_status lathe_emit_memory(struct lathe_graph *g, const struct lathe_emit_options *options, void **bytes,
+                                    size_t *size, struct lathe_report *report, struct lathe_diag *diag) {
+    *bytes = NULL;
+    *size = 0;
+    return emit(g, options, NULL, bytes, size, report, diag);
+}

@@ -1,0 +1,23 @@
+/* The known answer of an artifact (FORMAT.md, section 7): made at compile time with the plain C kernels, replayed by
+ * `inspect --check`. */
+#ifndef LATHE_KNOWN_ANSWER_H
+#define LATHE_KNOWN_ANSWER_H
+
+#include "lathe.h"
+
+/* Runs a verified artifact once on small made-up inputs; the section's bytes are for free(). LATHE_OK with *bytes NULL
+ * when these inputs cannot be run (the graph wants others). */
+LATHE_NODISCARD enum lathe_status lathe_known_answer_make(struct lathe_artifact *artifact, void **bytes, size_t *size,
+                                                          struct lathe_diag *diag);
+
+struct lathe_known_answer_result {
+    bool present;      /* the artifact has one */
+    double max_error;  /* largest |got - want| over max(1, |want|); NaN where only one of them is */
+    uint64_t compared; /* elements */
+};
+/* Replays it with the kernels of this machine (or those of the options). LATHE_INVALID when the section is damaged. */
+LATHE_NODISCARD enum lathe_status lathe_known_answer_replay(struct lathe_artifact *artifact,
+                                                            const struct lathe_session_options *options,
+                                                            struct lathe_known_answer_result *out,
+                                                            struct lathe_diag *diag);
+#endif
