@@ -11,6 +11,23 @@ bool lathe_attention_same_dim(struct lathe_graph *g, lathe_dim a, lathe_dim b) {
 
 /* ---- the way back */
 
+bool lathe_attention_step_float_cast(struct lathe_attention_match *m, struct lathe_element *e) {
+    struct lathe_graph *g = m->view.graph;
+    lathe_node_id cast = lathe_producer_of(g, e->value, LATHE_OP_CAST);
+    if (cast == LATHE_NONE)
+        return false;
+    lathe_value_id from = lathe_node_at(g, cast)->in[0];
+    if (!lathe_dtype_is_float(lathe_value_at(g, from)->dtype) ||
+        !lathe_dtype_is_float(lathe_value_at(g, e->value)->dtype))
+        return false;
+    e->value = from;
+    return true;
+}
+
+static bool is_usable_type(enum lathe_dtype dtype) {
+    return dtype == LATHE_F32 || dtype == LATHE_F16 || dtype == LATHE_BF16;
+}
+
 /* *e = factor * the same element of another value, when the producer multiplies or divides by a number. */
 static bool unscale(struct lathe_attention_match *m, struct lathe_element *e, double *scale) {
     struct lathe_graph *g = m->view.graph;
@@ -50,7 +67,8 @@ void lathe_attention_follow(struct lathe_attention_match *m, const struct lathe_
             trail->count--;
         }
         trail->stops[trail->count++] = (struct lathe_attention_stop){e, scale};
-        if (!lathe_element_step(&m->view, &e) && !(scales && unscale(m, &e, &scale)))
+        if (!lathe_element_step(&m->view, &e) && !lathe_attention_step_float_cast(m, &e) &&
+            !(scales && unscale(m, &e, &scale)))
             return;
     }
 }
@@ -173,7 +191,7 @@ bool lathe_attention_place(struct lathe_attention_match *m, const struct lathe_a
         const struct lathe_element *e = &trail->stops[i].element;
         const struct lathe_value *v = lathe_value_at(g, e->value);
         int64_t offset;
-        if (e->rank == 3 && v->dtype == LATHE_F32 && lathe_attention_same_dim(g, v->dims[0], m->batch) &&
+        if (e->rank == 3 && is_usable_type(v->dtype) && lathe_attention_same_dim(g, v->dims[0], m->batch) &&
             lathe_attention_same_dim(g, v->dims[1], rows) && lathe_index_equal(space, &e->at[0], &m->b) &&
             lathe_index_equal(space, &e->at[1], row) && constant_rest(m, &e->at[2], column, head, width, &offset) &&
             offset >= 0) {
@@ -186,7 +204,7 @@ bool lathe_attention_place(struct lathe_attention_match *m, const struct lathe_a
     for (int transposed = 0; transposed < 2; transposed++)
         for (unsigned i = trail->count; i-- > 0;) {
             struct lathe_attention_operand operand;
-            if (lathe_value_at(g, trail->stops[i].element.value)->dtype == LATHE_F32 &&
+            if (is_usable_type(lathe_value_at(g, trail->stops[i].element.value)->dtype) &&
                 place_by_digits(m, &trail->stops[i].element, &digits, &operand) &&
                 operand.needs_transpose == (transposed != 0)) {
                 operand.scale = trail->stops[i].scale;
@@ -227,19 +245,34 @@ static lathe_value_id transpose(struct lathe_graph *g, lathe_node_id before, lat
     return out;
 }
 
+lathe_value_id lathe_attention_cast(struct lathe_graph *g, lathe_node_id before, lathe_value_id v,
+                                    enum lathe_dtype dtype) {
+    if (v == LATHE_NONE || lathe_value_at(g, v)->dtype == dtype)
+        return v;
+    struct lathe_value value = *lathe_value_at(g, v);
+    char name[256];
+    snprintf(name, sizeof name, "%.200s/%s", value.name, lathe_dtype_name(dtype));
+    lathe_value_id out = lathe_graph_emit(g, before, LATHE_OP_CAST, name, &v, 1, dtype, value.rank, value.dims);
+    if (out != LATHE_NONE)
+        lathe_node_set_int(g, lathe_value_at(g, out)->producer, LATHE_ATTR_TO, dtype);
+    return out;
+}
+
 lathe_value_id lathe_attention_make_operand(struct lathe_attention_match *m, lathe_node_id before,
                                             const struct lathe_attention_operand *operand, lathe_dim rows,
                                             int64_t columns) {
     struct lathe_graph *g = m->view.graph;
     lathe_value_id v = operand->from;
-    if (operand->is_in_place)
-        return v;
-    lathe_dim final[3] = {m->batch, rows, lathe_dim_const(g->dims, columns)};
-    if (operand->needs_transpose) {
-        v = lathe_attention_reshape(g, before, v, operand->rank, operand->split);
-        v = transpose(g, before, v, operand->perm);
+    if (!operand->is_in_place) {
+        lathe_dim final[3] = {m->batch, rows, lathe_dim_const(g->dims, columns)};
+        if (operand->needs_transpose) {
+            v = lathe_attention_reshape(g, before, v, operand->rank, operand->split);
+            v = transpose(g, before, v, operand->perm);
+        }
+        if (v != LATHE_NONE)
+            v = lathe_attention_reshape(g, before, v, 3, final);
     }
-    return v == LATHE_NONE ? v : lathe_attention_reshape(g, before, v, 3, final);
+    return lathe_attention_cast(g, before, v, LATHE_F32);
 }
 
 /* ---- the output */
@@ -278,8 +311,12 @@ static bool is_token_major(struct lathe_attention_match *m, lathe_value_id y) {
     return output_element(m, &wanted) && lathe_element_equal(&m->view, &e, &wanted);
 }
 
-static void replace_below(struct lathe_attention_match *m, lathe_value_id v, lathe_value_id fused, lathe_node_id before,
-                          unsigned depth) {
+/* The node before which the next one of the output is made: behind the last one made. */
+static lathe_node_id behind(struct lathe_attention_match *m) {
+    return lathe_node_at(m->view.graph, m->last)->next;
+}
+
+static void replace_below(struct lathe_attention_match *m, lathe_value_id v, lathe_value_id fused, unsigned depth) {
     struct lathe_graph *g = m->view.graph;
     uint32_t count = lathe_value_at(g, v)->use_count;
     lathe_node_id *users = lathe_arena_alloc_array(m->ctx->scratch, count ? count : 1, sizeof *users);
@@ -297,11 +334,14 @@ static void replace_below(struct lathe_attention_match *m, lathe_value_id v, lat
         if (value.dtype != lathe_value_at(g, m->out)->dtype)
             continue;
         if (is_token_major(m, y)) {
-            lathe_value_id same = lathe_attention_reshape(g, before, fused, value.rank, value.dims);
-            if (same != LATHE_NONE)
+            lathe_value_id same = lathe_attention_reshape(g, behind(m), fused, value.rank, value.dims);
+            if (same != LATHE_NONE) {
+                if (same != fused)
+                    m->last = lathe_value_at(g, same)->producer;
                 lathe_graph_replace_uses(g, y, same);
+            }
         } else {
-            replace_below(m, y, fused, before, depth + 1);
+            replace_below(m, y, fused, depth + 1);
         }
         if (lathe_node_at(g, user)->op != LATHE_OP_NONE && !lathe_value_use_total(g, y))
             lathe_graph_remove_node(g, user);
@@ -310,14 +350,18 @@ static void replace_below(struct lathe_attention_match *m, lathe_value_id v, lat
 
 void lathe_attention_replace_output(struct lathe_attention_match *m, lathe_value_id fused) {
     struct lathe_graph *g = m->view.graph;
-    lathe_node_id before = lathe_node_at(g, m->last)->next;
-    replace_below(m, m->out, fused, before, 0);
+    fused = lathe_attention_cast(g, behind(m), fused, lathe_value_at(g, m->out)->dtype);
+    if (fused == LATHE_NONE)
+        return;
+    m->last = lathe_value_at(g, fused)->producer;
+    replace_below(m, m->out, fused, 0);
     if (lathe_value_use_total(g, m->out)) {
         /* Somebody wants the heads apart. */
         static const int64_t perm[4] = {0, 2, 1, 3};
         struct lathe_value value = *lathe_value_at(g, m->out);
         lathe_dim dims[4] = {m->batch, m->sq, lathe_dim_const(g->dims, m->heads),
                              lathe_dim_const(g->dims, m->v_head_dim)};
+        lathe_node_id before = behind(m);
         lathe_value_id v = fused;
         if (m->heads > 1)
             v = transpose(g, before, lathe_attention_reshape(g, before, v, 4, dims), perm);

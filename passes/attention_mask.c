@@ -363,7 +363,7 @@ static lathe_value_id make_general(struct work *w, lathe_node_id before, unsigne
         dims[2] = value.dims[1];
         dims[3] = value.dims[2];
     }
-    if (!s->is_select && value.dtype != LATHE_F32)
+    if (!s->is_select && !lathe_dtype_is_float(value.dtype))
         return LATHE_NONE;
     if (s->is_select && isfinite(s->fill) && s->fill > -MASKING)
         return LATHE_NONE;
@@ -375,7 +375,10 @@ static lathe_value_id make_general(struct work *w, lathe_node_id before, unsigne
         v = as_bool(g, before, v);
         if (!s->allowed)
             v = emit_like(g, before, LATHE_OP_NOT, v, LATHE_BOOL);
-    } else if (s->factor != 1) {
+    } else {
+        v = lathe_attention_cast(g, before, v, LATHE_F32);
+    }
+    if (!s->is_select && s->factor != 1) {
         v = emit_pair(g, before, LATHE_OP_MUL, v, lathe_graph_add_scalar_f32(g, "mask_factor", (float)s->factor));
     }
     if (v != LATHE_NONE && split)

@@ -84,6 +84,11 @@ lathe_value_id lathe_attention_make_operand(struct lathe_attention_match *m, lat
                                             int64_t columns);
 /* Puts `fused` [B, Sq, heads * v_head_dim] in the place of all uses of the match's output. */
 void lathe_attention_replace_output(struct lathe_attention_match *m, lathe_value_id fused);
+/* *e becomes the same element before a cast from one float type to another. */
+bool lathe_attention_step_float_cast(struct lathe_attention_match *m, struct lathe_element *e);
+/* v as that type, by a cast before `before` where one is needed; v may be LATHE_NONE. */
+lathe_value_id lathe_attention_cast(struct lathe_graph *g, lathe_node_id before, lathe_value_id v,
+                                    enum lathe_dtype dtype);
 /* A value with these dims, by a reshape before `before` where one is needed. */
 lathe_value_id lathe_attention_reshape(struct lathe_graph *g, lathe_node_id before, lathe_value_id v, int rank,
                                        const lathe_dim *dims);

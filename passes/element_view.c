@@ -297,45 +297,68 @@ bool lathe_element_equal(struct lathe_element_view *view, const struct lathe_ele
 
 /* ---- integer tensors */
 
-/* A constant whose elements are c + sum of step[axis] * index[axis]: a scalar, a filled tensor, position ids. */
+/* Element i of a numeric constant when it is a whole number that its type holds exactly. */
+static bool integer_element(struct lathe_graph *g, lathe_value_id v, bool is_float, int64_t i, int64_t *out) {
+    if (!is_float) {
+        *out = lathe_constant_i64(g, v, i);
+        return true;
+    }
+    double d = lathe_constant_f64(g, v, i);
+    if (!(fabs(d) < 16777216.0) || d != floor(d))
+        return false;
+    *out = (int64_t)d;
+    return true;
+}
+
+/* A constant whose elements are c + sum of step[axis] * index[axis]: a scalar, a filled tensor, position ids. Axes at a
+ * known place are taken there: a table of (batch, position) pairs is two such tensors. */
 static bool constant_index(struct lathe_element_view *view, const struct lathe_element *e, struct lathe_index *out) {
     struct lathe_graph *g = view->graph;
     const struct lathe_value *v = lathe_value_at(g, e->value);
     bool is_float = lathe_dtype_is_float(v->dtype);
-    int64_t count = lathe_value_count(g, e->value), dims[LATHE_MAX_RANK], steps[LATHE_MAX_RANK] = {0};
+    int64_t count = lathe_value_count(g, e->value), base = 0, first;
+    int64_t dims[LATHE_MAX_RANK], strides[LATHE_MAX_RANK], steps[LATHE_MAX_RANK] = {0}, at[LATHE_MAX_RANK] = {0};
     if (count < 1 || count > MAX_TABLE)
         return false;
-    int64_t stride = count, first = 0, at[LATHE_MAX_RANK] = {0};
-    for (int64_t i = 0; is_float && i < count; i++) {
-        double d = lathe_constant_f64(g, e->value, i);
-        if (!(fabs(d) < 16777216.0) || d != floor(d))
-            return false;
-    }
-#define ELEMENT(i) (is_float ? (int64_t)lathe_constant_f64(g, e->value, (i)) : lathe_constant_i64(g, e->value, (i)))
-    first = ELEMENT(0);
+    int64_t stride = count;
     for (int k = 0; k < e->rank; k++) {
+        lathe_dim place;
+        int64_t fixed;
         if (!lathe_dim_is_const(g->dims, v->dims[k], &dims[k]) || dims[k] < 1)
             return false;
-        stride /= dims[k];
-        if (dims[k] > 1 && __builtin_sub_overflow(ELEMENT(stride), first, &steps[k]))
+        strides[k] = stride /= dims[k];
+        if (lathe_index_is_const(&view->space, &e->at[k], &place) && lathe_dim_is_const(g->dims, place, &fixed)) {
+            if (fixed < 0 || fixed >= dims[k])
+                return false;
+            base += fixed * stride;
+            count /= dims[k];
+            dims[k] = 1;
+        }
+    }
+    if (!integer_element(g, e->value, is_float, base, &first))
+        return false;
+    for (int k = 0; k < e->rank; k++) {
+        int64_t next;
+        if (dims[k] > 1 && (!integer_element(g, e->value, is_float, base + strides[k], &next) ||
+                            __builtin_sub_overflow(next, first, &steps[k])))
             return false;
     }
     for (int64_t i = 0; i < count; i++) {
-        int64_t expected = first;
+        int64_t expected = first, place = base, found;
         for (int k = 0; k < e->rank; k++) {
             int64_t part;
             if (!lathe_mul_i64(steps[k], at[k], &part) || !lathe_add_i64(expected, part, &expected))
                 return false;
+            place += at[k] * strides[k];
         }
-        if (ELEMENT(i) != expected)
+        if (!integer_element(g, e->value, is_float, place, &found) || found != expected)
             return false;
         for (int k = e->rank - 1; k >= 0 && ++at[k] == dims[k]; k--)
             at[k] = 0;
     }
-#undef ELEMENT
     lathe_index_const(&view->space, number(view, first), out);
     for (int k = 0; k < e->rank; k++)
-        if (!lathe_index_add_scaled(&view->space, out, number(view, steps[k]), &e->at[k], out))
+        if (steps[k] && !lathe_index_add_scaled(&view->space, out, number(view, steps[k]), &e->at[k], out))
             return false;
     return true;
 }

@@ -88,7 +88,7 @@ static bool back_to(struct lathe_attention_match *m, struct lathe_element *e, la
     for (unsigned i = 0; i < MAX_CHAIN; i++) {
         if (e->value == target)
             return true;
-        if (lathe_element_step(&m->view, e))
+        if (lathe_element_step(&m->view, e) || lathe_attention_step_float_cast(m, e))
             continue;
         const struct lathe_node *node = producer_node(m->view.graph, e->value);
         if (!node || !is_nan_guard(m->view.graph, node, node->n_in > 2 ? node->in[2] : LATHE_NONE))
@@ -177,7 +177,7 @@ static bool peel_scores(struct lathe_attention_match *m, struct lathe_element *e
             m->scale = scale;
             return true;
         }
-        if (lathe_element_step(&m->view, e))
+        if (lathe_element_step(&m->view, e) || lathe_attention_step_float_cast(m, e))
             continue;
         switch (node->op) {
         case LATHE_OP_MUL:
@@ -346,11 +346,10 @@ static bool place_operands(struct lathe_attention_match *m, const struct lathe_e
         if (!choose_heads(m, out, choice))
             continue;
         if (!lathe_attention_place(m, &trails[0], &m->q, m->sq, &m->n, m->heads, &m->d, m->head_dim, &m->q_from))
-            found = "found queries that are no view of [batch, query, head, column] in f32";
+            found = "found queries that are no view of [batch, query, head, column]";
         else if (!place_keys(m, &trails[1], &trails[2]))
-            found =
-                "found keys and values that are no views of [batch, key, head, column] in f32 with the heads of the "
-                "queries";
+            found = "found keys and values that are no views of [batch, key, head, column] with the heads of the "
+                    "queries";
         else
             return true;
     }
