@@ -14,7 +14,7 @@ static union key key_at(const struct lathe_tensor *t, enum lathe_kind kind, int6
     union key k;
     union lathe_chunk buffer;
     if (kind <= LATHE_KIND_F64)
-        k.f = t->dtype == LATHE_F32 ? (double)((const float *)t->data)[i] : lathe_element_f64(t, i);
+        k.f = t->dtype == LATHE_F32 ? (double)((const float *)t->data)[i] : lathe_read_f64(t, i);
     else
         memcpy(&k, lathe_load(t, i, 1, &buffer), sizeof k);
     return k;

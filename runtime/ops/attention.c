@@ -254,7 +254,7 @@ static void find_keys(const struct attention *at, struct sequence *s, struct buf
         return;
     int64_t first = -1, last = -1, allowed = 0;
     for (int64_t j = 0; j < at->sk; j++) {
-        bool set = lathe_element_i64(at->keys, s->b * at->sk + j) != 0;
+        bool set = lathe_read_i64(at->keys, s->b * at->sk + j) != 0;
         buf->key_bytes[j] = set;
         if (set) {
             first = first < 0 ? j : first;

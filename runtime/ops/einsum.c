@@ -169,8 +169,8 @@ static inline float read_f32(const struct lathe_tensor *t, int64_t i) {
     return ((const float *)t->data)[i];
 }
 ELEMENT(float, double, element_f32, read_f32)
-ELEMENT(double, double, element_float, lathe_element_f64)
-ELEMENT(int64_t, uint64_t, element_int, lathe_element_i64)
+ELEMENT(double, double, element_float, lathe_read_f64)
+ELEMENT(int64_t, uint64_t, element_int, lathe_read_i64)
 
 enum lathe_status lathe_run_einsum(const struct lathe_op_call *call) {
     struct einsum e;

@@ -20,7 +20,7 @@ static struct number number_of(const struct lathe_op_call *call, unsigned operan
         return (struct number){false, i, (double)i};
     }
     if (t && t->data && lathe_tensor_count(t) >= 1)
-        return (struct number){lathe_dtype_is_float(t->dtype), lathe_element_i64(t, 0), lathe_element_f64(t, 0)};
+        return (struct number){lathe_dtype_is_float(t->dtype), lathe_read_i64(t, 0), lathe_read_f64(t, 0)};
     return (struct number){false, absent, (double)absent};
 }
 
@@ -90,7 +90,7 @@ enum lathe_status lathe_run_one_hot(const struct lathe_op_call *call) {
         uint8_t *block = (uint8_t *)y->data + (size_t)(o * depth * inner) * bytes;
         lathe_fill(block, depth * inner, bytes, off);
         for (int64_t i = 0; i < inner; i++) {
-            int64_t index = lathe_element_i64(indices, o * inner + i);
+            int64_t index = lathe_read_i64(indices, o * inner + i);
             if (index < -depth || index >= depth) /* a row of off values, as ONNX says */
                 continue;
             memcpy(block + (size_t)((index < 0 ? index + depth : index) * inner + i) * bytes, on, bytes);
@@ -105,7 +105,7 @@ enum lathe_status lathe_run_trilu(const struct lathe_op_call *call) {
     struct lathe_tensor *y = call->out[0];
     if (x->rank < 2 || x->rank != y->rank || x->dtype != y->dtype || lathe_tensor_count(x) != lathe_tensor_count(y))
         return lathe_bad_shape(call, "trilu");
-    int64_t k = k_operand && lathe_tensor_count(k_operand) == 1 ? lathe_element_i64(k_operand, 0)
+    int64_t k = k_operand && lathe_tensor_count(k_operand) == 1 ? lathe_read_i64(k_operand, 0)
                                                                 : lathe_attr_int(&call->attrs, LATHE_ATTR_K, 0);
     bool upper = lathe_attr_int(&call->attrs, LATHE_ATTR_UPPER, 1) != 0;
     int64_t rows = x->dims[x->rank - 2], cols = x->dims[x->rank - 1], begin, end;
@@ -166,12 +166,12 @@ enum lathe_status lathe_run_cumsum(const struct lathe_op_call *call) {
         for (int64_t i = 0; i < size; i++) {
             int64_t at = base + (reverse ? size - 1 - i : i) * inner;
             if (floats) {
-                double v = lathe_element_f64(x, at), before = sum;
+                double v = lathe_read_f64(x, at), before = sum;
                 sum += v;
                 lathe_store(y, at, 1, LATHE_KIND_F64, exclusive ? &before : &sum);
             } else {
                 uint64_t before = total;
-                total += (uint64_t)lathe_element_i64(x, at);
+                total += (uint64_t)lathe_read_i64(x, at);
                 lathe_store(y, at, 1, LATHE_KIND_U64, exclusive ? &before : &total);
             }
         }

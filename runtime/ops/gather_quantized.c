@@ -98,7 +98,7 @@ enum lathe_status lathe_run_gather_block_quantized(const struct lathe_op_call *c
             n = n > LATHE_CHUNK ? LATHE_CHUNK : n;
             int64_t scale_row = scale / t.scales->dims[last], scale_column = scale % t.scales->dims[last];
             int zero = t.zeros ? stored(t.zeros, scale_row, t.zeros->dims[last], scale_column, t.bits) : missing;
-            float factor = (float)lathe_element_f64(t.scales, scale), values[LATHE_CHUNK];
+            float factor = (float)lathe_read_f64(t.scales, scale), values[LATHE_CHUNK];
             for (int64_t k = 0; k < n; k++)
                 values[k] = (float)(stored(t.data, data_row, data_width, column + k, t.bits) - zero) * factor;
             lathe_store(t.y, item * width + i, n, LATHE_KIND_F32, values);

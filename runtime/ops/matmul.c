@@ -126,23 +126,23 @@ static void multiply_run(const struct lathe_op_call *call, const struct matmul_s
     for (int64_t t = 0; t < s->k; t++) {
         int64_t place = bt + t * s->b_row + from * s->b_column;
         if (real) {
-            double x = lathe_element_f64(a, at + t * s->a_column), values[LATHE_CHUNK];
+            double x = lathe_read_f64(a, at + t * s->a_column), values[LATHE_CHUNK];
             if (s->b_column == 1)
                 lathe_load_f64(b, place, n, values);
             else
                 for (int64_t j = 0; j < n; j++)
-                    values[j] = lathe_element_f64(b, place + j * s->b_column);
+                    values[j] = lathe_read_f64(b, place + j * s->b_column);
             for (int64_t j = 0; j < n; j++)
                 sum->f64[j] += x * values[j];
         } else {
             /* Unsigned: wraps as the element types do. */
-            uint64_t x = (uint64_t)lathe_element_i64(a, at + t * s->a_column);
+            uint64_t x = (uint64_t)lathe_read_i64(a, at + t * s->a_column);
             int64_t values[LATHE_CHUNK];
             if (s->b_column == 1)
                 lathe_load_i64(b, place, n, values);
             else
                 for (int64_t j = 0; j < n; j++)
-                    values[j] = lathe_element_i64(b, place + j * s->b_column);
+                    values[j] = lathe_read_i64(b, place + j * s->b_column);
             for (int64_t j = 0; j < n; j++)
                 sum->u64[j] += x * (uint64_t)values[j];
         }
@@ -223,13 +223,13 @@ static enum lathe_status add_c(const struct lathe_op_call *call, const struct ma
                 lathe_load_f64(y, row * s->n + from, n, v);
                 for (int64_t j = 0; j < n; j++)
                     v[j] = v[j] * alpha +
-                           (c ? beta * lathe_element_f64(c, row * c_row + (from + j) * c_column) : 0.0);
+                           (c ? beta * lathe_read_f64(c, row * c_row + (from + j) * c_column) : 0.0);
                 lathe_store(y, row * s->n + from, n, LATHE_KIND_F64, v);
             } else {
                 uint64_t v[LATHE_CHUNK];
                 lathe_load_i64(y, row * s->n + from, n, (int64_t *)v);
                 for (int64_t j = 0; j < n; j++) {
-                    uint64_t x = c ? (uint64_t)lathe_element_i64(c, row * c_row + (from + j) * c_column) : 0;
+                    uint64_t x = c ? (uint64_t)lathe_read_i64(c, row * c_row + (from + j) * c_column) : 0;
                     v[j] = v[j] * (uint64_t)(int64_t)alpha + x * (uint64_t)(int64_t)beta;
                 }
                 lathe_store(y, row * s->n + from, n, LATHE_KIND_U64, v);

@@ -78,13 +78,13 @@ static float zero_of(const struct weights *w, int64_t column, int64_t block) {
     if (!w->zeros)
         return (float)(1u << (w->bits - 1));
     if (w->zeros->dtype != LATHE_U8)
-        return (float)lathe_element_f64(w->zeros, column * w->blocks + block);
+        return (float)lathe_read_f64(w->zeros, column * w->blocks + block);
     const uint8_t *line = (const uint8_t *)w->zeros->data + column * lathe_nbits_bytes(w->blocks, w->bits);
     return (float)lathe_nbits_at(line, block, w->bits);
 }
 
 static float scale_of(const struct weights *w, int64_t column, int64_t block) {
-    return (float)lathe_element_f64(w->scales, column * w->blocks + block);
+    return (float)lathe_read_f64(w->scales, column * w->blocks + block);
 }
 
 /* One block of a column into its lane of a panel: (q - zero) * scale. */

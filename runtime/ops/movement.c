@@ -338,7 +338,7 @@ enum lathe_status lathe_run_reverse_sequence(const struct lathe_op_call *call) {
     size_t row = (size_t)lathe_count_range(x, 2, x->rank) * lathe_dtype_bytes(x->dtype);
     lathe_team_split(&call->team, batches, 1, &begin, &end);
     for (int64_t b = begin; b < end; b++) {
-        int64_t length = lathe_element_i64(lengths, b);
+        int64_t length = lathe_read_i64(lengths, b);
         if (length < 0 || length > steps)
             return lathe_fail(call->diag, LATHE_MSG_INDEX_RANGE,
                               "sequence length %lld at position %lld is outside [0, %lld]", (long long)length,

@@ -62,8 +62,8 @@ enum lathe_status lathe_run_batch_norm(const struct lathe_op_call *call) {
     lathe_team_split(&call->team, x->dims[0] * channels, 1 + LATHE_GRAIN / (inner + 1), &begin, &end);
     for (int64_t p = begin; p < end; p++) {
         int64_t c = p % channels;
-        double scale = lathe_element_f64(call->in[1], c) / sqrt(lathe_element_f64(call->in[4], c) + epsilon);
-        affine(x, y, p * inner, inner, lathe_element_f64(call->in[3], c), scale, lathe_element_f64(call->in[2], c));
+        double scale = lathe_read_f64(call->in[1], c) / sqrt(lathe_read_f64(call->in[4], c) + epsilon);
+        affine(x, y, p * inner, inner, lathe_read_f64(call->in[3], c), scale, lathe_read_f64(call->in[2], c));
     }
     return LATHE_OK;
 }
@@ -79,8 +79,8 @@ enum lathe_status lathe_run_instance_norm(const struct lathe_op_call *call) {
     for (int64_t p = begin; p < end; p++) {
         double mean, variance;
         moments(x, p * inner, inner, &mean, &variance);
-        affine(x, y, p * inner, inner, mean, lathe_element_f64(call->in[1], p % channels) / sqrt(variance + epsilon),
-               lathe_element_f64(call->in[2], p % channels));
+        affine(x, y, p * inner, inner, mean, lathe_read_f64(call->in[1], p % channels) / sqrt(variance + epsilon),
+               lathe_read_f64(call->in[2], p % channels));
     }
     return LATHE_OK;
 }
@@ -104,7 +104,7 @@ enum lathe_status lathe_run_group_norm(const struct lathe_op_call *call) {
         for (int64_t c = 0; c < channels; c++) {
             int64_t at = by_group ? p % groups : p % groups * channels + c;
             affine(x, y, (p * channels + c) * inner, inner, mean,
-                   lathe_element_f64(call->in[1], at) / sqrt(variance + epsilon), lathe_element_f64(call->in[2], at));
+                   lathe_read_f64(call->in[1], at) / sqrt(variance + epsilon), lathe_read_f64(call->in[2], at));
         }
     }
     return LATHE_OK;
@@ -124,12 +124,12 @@ enum lathe_status lathe_run_lp_normalize(const struct lathe_op_call *call) {
         int64_t base = line / inner * size * inner + line % inner;
         double norm = 0;
         for (int64_t i = 0; i < size; i++) {
-            double v = lathe_element_f64(x, base + i * inner);
+            double v = lathe_read_f64(x, base + i * inner);
             norm += p == 1 ? fabs(v) : v * v;
         }
         norm = p == 1 ? norm : sqrt(norm);
         for (int64_t i = 0; i < size; i++) {
-            double v = norm == 0 ? 0 : lathe_element_f64(x, base + i * inner) / norm;
+            double v = norm == 0 ? 0 : lathe_read_f64(x, base + i * inner) / norm;
             lathe_store(y, base + i * inner, 1, LATHE_KIND_F64, &v);
         }
     }

@@ -211,7 +211,7 @@ void lathe_load_i64(const struct lathe_tensor *t, int64_t offset, int64_t n, int
     LOAD_AS(int64_t, lathe_i64_from_f64, (int64_t));
 }
 
-double lathe_element_f64(const struct lathe_tensor *t, int64_t i) {
+double lathe_read_f64(const struct lathe_tensor *t, int64_t i) {
     if (t->dtype == LATHE_F32)
         return (double)((const float *)t->data)[i];
     double v;
@@ -219,7 +219,7 @@ double lathe_element_f64(const struct lathe_tensor *t, int64_t i) {
     return v;
 }
 
-int64_t lathe_element_i64(const struct lathe_tensor *t, int64_t i) {
+int64_t lathe_read_i64(const struct lathe_tensor *t, int64_t i) {
     if (t->dtype == LATHE_I64)
         return ((const int64_t *)t->data)[i];
     int64_t v;
@@ -292,7 +292,7 @@ void lathe_fill(void *out, int64_t n, size_t bytes, const void *value) {
 
 bool lathe_index_at(const struct lathe_op_call *call, const struct lathe_tensor *indices, int64_t i, int64_t size,
                     int64_t *out) {
-    int64_t index = lathe_element_i64(indices, i);
+    int64_t index = lathe_read_i64(indices, i);
     if (index < -size || index >= size) {
         lathe_fail(call->diag, LATHE_MSG_INDEX_RANGE, "index %lld at position %lld is outside [%lld, %lld]",
                    (long long)index, (long long)i, (long long)-size, (long long)size - 1);

@@ -37,8 +37,8 @@ void lathe_store(struct lathe_tensor *t, int64_t offset, int64_t n, enum lathe_k
 void lathe_load_f64(const struct lathe_tensor *t, int64_t offset, int64_t n, double *out);
 void lathe_load_f32(const struct lathe_tensor *t, int64_t offset, int64_t n, float *out);
 void lathe_load_i64(const struct lathe_tensor *t, int64_t offset, int64_t n, int64_t *out);
-double lathe_element_f64(const struct lathe_tensor *t, int64_t i);
-int64_t lathe_element_i64(const struct lathe_tensor *t, int64_t i);
+double lathe_read_f64(const struct lathe_tensor *t, int64_t i);
+int64_t lathe_read_i64(const struct lathe_tensor *t, int64_t i);
 /* n elements converted, of any count; team-free. Pointers may not overlap unless both dtypes are equal. */
 void lathe_convert(const struct lathe_tensor *from, struct lathe_tensor *to, int64_t offset, int64_t n);
 

@@ -62,7 +62,7 @@ static enum lathe_status run_pool(const struct lathe_op_call *call, const char *
         window_taps(&w, place, &t);
         double sum = 0;
         FOR_TAPS(&w, t, place, at) {
-            double v = lathe_element_f64(x, base + at);
+            double v = lathe_read_f64(x, base + at);
             sum += pool == POOL_AVERAGE ? v : p == 1 ? fabs(v) : p == 2 ? v * v : pow(fabs(v), p);
             count++;
         }
@@ -110,7 +110,7 @@ enum lathe_status lathe_run_max_pool(const struct lathe_op_call *call) {
         window_taps(&w, place, &t);
         double largest = 0;
         FOR_TAPS(&w, t, place, at) {
-            double v = lathe_element_f64(x, plane * w.in_plane + at);
+            double v = lathe_read_f64(x, plane * w.in_plane + at);
             if (best < 0 || v > largest || (v != v && largest == largest)) {
                 best = at;
                 largest = v;
@@ -141,7 +141,7 @@ enum lathe_status lathe_run_global_average_pool(const struct lathe_op_call *call
     for (int64_t i = begin; i < end; i++) {
         double sum = 0;
         for (int64_t k = 0; k < plane; k++)
-            sum += lathe_element_f64(x, i * plane + k);
+            sum += lathe_read_f64(x, i * plane + k);
         sum /= (double)plane;
         lathe_store(y, i, 1, LATHE_KIND_F64, &sum);
     }

@@ -93,7 +93,7 @@ enum lathe_status lathe_run_quantize_linear(const struct lathe_op_call *call) {
     lathe_team_split(&call->team, lathe_tensor_count(y), LATHE_GRAIN, &begin, &end);
     for (int64_t i = begin; i < end; i += n) {
         int64_t p = parameter_at(&map, i, &n);
-        double s = lathe_element_f64(scale, p), z = zero ? (double)lathe_element_i64(zero, p) : 0;
+        double s = lathe_read_f64(scale, p), z = zero ? (double)lathe_read_i64(zero, p) : 0;
         if (n > end - i)
             n = end - i;
         if (n > LATHE_CHUNK)
@@ -123,8 +123,8 @@ enum lathe_status lathe_run_dequantize_linear(const struct lathe_op_call *call) 
     float out[LATHE_CHUNK];
     lathe_team_split(&call->team, lathe_tensor_count(y), LATHE_GRAIN, &begin, &end);
     for (int64_t i = begin; i < end; i += n) {
-        int64_t p = parameter_at(&map, i, &n), z = zero ? lathe_element_i64(zero, p) : 0;
-        float s = (float)lathe_element_f64(scale, p);
+        int64_t p = parameter_at(&map, i, &n), z = zero ? lathe_read_i64(zero, p) : 0;
+        float s = (float)lathe_read_f64(scale, p);
         if (n > end - i)
             n = end - i;
         if (n > LATHE_CHUNK)

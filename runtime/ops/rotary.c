@@ -60,7 +60,7 @@ static bool table_row(const struct lathe_op_call *call, const struct rotary *r, 
     }
     int64_t count = lathe_tensor_count(r->positions);
     bool offset = count == 1 && r->batch * r->seq != 1;
-    int64_t at = lathe_element_i64(r->positions, offset ? 0 : count == r->seq && r->batch != 1 ? s : token), limit;
+    int64_t at = lathe_read_i64(r->positions, offset ? 0 : count == r->seq && r->batch != 1 ? s : token), limit;
     if (!lathe_add_i64(at, offset ? s : 0, row) || *row < 0 || *row >= rows) {
         limit = rows - 1;
         lathe_fail(call->diag, LATHE_MSG_INDEX_RANGE,

@@ -29,14 +29,14 @@ static void line_in_double(const struct lathe_tensor *x, struct lathe_tensor *y,
                            bool logarithm) {
     double max = -INFINITY, sum = 0;
     for (int64_t i = 0; i < n; i++) {
-        double v = lathe_element_f64(x, at + i * step);
+        double v = lathe_read_f64(x, at + i * step);
         max = v > max ? v : max;
     }
     for (int64_t i = 0; i < n; i++)
-        sum += exp(lathe_element_f64(x, at + i * step) - max);
+        sum += exp(lathe_read_f64(x, at + i * step) - max);
     double log_sum = log(sum);
     for (int64_t i = 0; i < n; i++) {
-        double v = lathe_element_f64(x, at + i * step) - max;
+        double v = lathe_read_f64(x, at + i * step) - max;
         v = logarithm ? v - log_sum : exp(v) / sum;
         lathe_store(y, at + i * step, 1, LATHE_KIND_F64, &v);
     }
