@@ -1,0 +1,61 @@
+/* What the kernel tests share: random numbers with a printed seed, guarded buffers, the rows this CPU can run. */
+#ifndef LATHE_KERNEL_TEST_H
+#define LATHE_KERNEL_TEST_H
+
+#include "cpu.h"
+#include "kernel_rows.h"
+#include "target.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static uint64_t test_seed;
+
+/* Knuth's MMIX generator, upper bits. */
+static inline uint32_t test_random(void) {
+    test_seed = test_seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (uint32_t)(test_seed >> 32);
+}
+
+static inline size_t test_below(size_t n) { return test_random() % n; }
+
+/* Uniform in [-1, 1). */
+static inline float test_float(void) { return (float)(int32_t)test_random() * 0x1p-31f; }
+
+/* Sets the seed from LATHE_TEST_SEED, or a fixed one, and prints it. */
+static inline void test_seed_init(void) {
+    const char *text = getenv("LATHE_TEST_SEED");
+    test_seed = text ? strtoull(text, NULL, 0) : 20261130;
+    print_message("seed %llu\n", (unsigned long long)test_seed);
+}
+
+static inline bool test_can_run(uint64_t bits) { return (lathe_cpu_bits() & bits) == bits; }
+
+/* n floats with a guard of bytes on both sides; guarded_free checks that they were left alone. */
+#define TEST_GUARD 256
+static inline float *guarded_floats(size_t n) {
+    unsigned char *p = malloc(n * sizeof(float) + 2 * TEST_GUARD);
+    assert_non_null(p);
+    memset(p, 0xa5, TEST_GUARD);
+    memset(p + TEST_GUARD + n * sizeof(float), 0xa5, TEST_GUARD);
+    float *f = (float *)(void *)(p + TEST_GUARD);
+    for (size_t i = 0; i < n; i++)
+        f[i] = test_float();
+    return f;
+}
+static inline void guarded_free(float *f, size_t n) {
+    unsigned char *p = (unsigned char *)f - TEST_GUARD;
+    for (size_t i = 0; i < TEST_GUARD; i++) {
+        assert_int_equal(p[i], 0xa5);
+        assert_int_equal(p[TEST_GUARD + n * sizeof(float) + i], 0xa5);
+    }
+    free(p);
+}
+#endif

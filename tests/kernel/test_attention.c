@@ -1,0 +1,321 @@
+/* Every attention_f32 row against the formula in double: sizes around tiles, groups and key blocks, every mask form; and
+ * the operators: a sequence alone, padded on either side, in a batch, packed, on several threads: the same bits. */
+#include "kernel_test.h"
+
+#include "attention_shape.h"
+#include "ops.h"
+#include "row_map.h"
+
+#include <math.h>
+
+static const uint64_t levels[] = {0, LATHE_CPU_MASK(LATHE_CPU_AVX2) | LATHE_CPU_MASK(LATHE_CPU_FMA),
+                                  LATHE_CPU_MASK(LATHE_CPU_AVX2) | LATHE_CPU_MASK(LATHE_CPU_FMA) |
+                                      LATHE_CPU_MASK(LATHE_CPU_AVX512)};
+#define LEVELS (sizeof levels / sizeof *levels)
+
+struct masks {
+    bool bias, allow, range, softcap;
+};
+
+static void one_head(const struct lathe_kernels *kernels, size_t nq, size_t nk, size_t d, size_t dv, struct masks use) {
+    size_t ldq = d + test_below(9), ldk = d + test_below(9), ldv = dv + test_below(9), ldo = dv + test_below(9);
+    size_t ldb = nk + test_below(3), lda = nk + test_below(3);
+    float *q = guarded_floats(nq * ldq), *k = guarded_floats(nk * ldk + 1), *v = guarded_floats(nk * ldv + 1);
+    float *out = guarded_floats(nq * ldo), *bias = guarded_floats(nq * ldb + 1);
+    size_t scratch_floats = lathe_attention_f32_scratch(nq, nk, d, dv) / sizeof(float);
+    float *scratch = guarded_floats(scratch_floats);
+    memset(scratch, 0x7f, scratch_floats * sizeof(float)); /* NaN-like garbage */
+    uint8_t *allow = malloc(nq * lda + 1), *no_key = malloc(nq);
+    int32_t *first = malloc(nq * sizeof *first), *last = malloc(nq * sizeof *last);
+    for (size_t i = 0; i < nq * lda; i++)
+        allow[i] = test_below(3) != 0;
+    for (size_t i = 0; i < nq; i++) {
+        first[i] = (int32_t)test_below(nk + 1);
+        last[i] = first[i] + (int32_t)test_below(nk + 1 - (size_t)first[i]);
+    }
+    struct lathe_attention_f32_args args = {.nq = nq, .nk = nk, .d = d, .dv = dv, .q = q, .k = k, .v = v, .out = out,
+                                            .ldq = ldq, .ldk = ldk, .ldv = ldv, .ldo = ldo, .scale = 1.5f,
+                                            .softcap = use.softcap ? 2.0f : 0, .bias = use.bias ? bias : NULL,
+                                            .ldb = ldb, .allow = use.allow ? allow : NULL, .ld_allow = lda,
+                                            .first = use.range ? first : NULL, .last = use.range ? last : NULL,
+                                            .no_key = no_key, .scratch = scratch};
+    kernels->attention_f32(&args);
+    double *s = malloc((nk + 1) * sizeof *s);
+    for (size_t i = 0; i < nq; i++) {
+        double max = -INFINITY, sum = 0;
+        for (size_t j = 0; j < nk; j++) {
+            s[j] = 0;
+            for (size_t c = 0; c < d; c++)
+                s[j] += (double)q[i * ldq + c] * k[j * ldk + c];
+            s[j] *= 1.5;
+            if (use.softcap)
+                s[j] = 2 * tanh(s[j] / 2);
+            if (use.bias)
+                s[j] += bias[i * ldb + j];
+            if ((use.allow && !allow[i * lda + j]) || (use.range && ((int32_t)j < first[i] || (int32_t)j >= last[i])))
+                s[j] = -INFINITY;
+            max = s[j] > max ? s[j] : max;
+        }
+        bool any = max > -INFINITY;
+        assert_int_equal(no_key[i], !any);
+        for (size_t j = 0; j < nk; j++)
+            sum += any ? exp(s[j] - max) : 0;
+        for (size_t c = 0; c < dv; c++) {
+            double want = 0;
+            for (size_t j = 0; j < nk && any; j++)
+                want += exp(s[j] - max) / sum * v[j * ldv + c];
+            if (!(fabs(out[i * ldo + c] - want) <= 3e-6))
+                fail_msg("nq %zu nk %zu d %zu dv %zu masks %d%d%d%d: [%zu][%zu] is %.9g, not %.9g", nq, nk, d, dv,
+                         use.bias, use.allow, use.range, use.softcap, i, c, out[i * ldo + c], want);
+        }
+        /* alone: the same bits */
+        if (i % 5 == 0) {
+            float *one = guarded_floats(dv);
+            struct lathe_attention_f32_args alone = args;
+            alone.nq = 1;
+            alone.q = q + i * ldq;
+            alone.out = one;
+            alone.bias = use.bias ? bias + i * ldb : NULL;
+            alone.allow = use.allow ? allow + i * lda : NULL;
+            alone.first = use.range ? first + i : NULL;
+            alone.last = use.range ? last + i : NULL;
+            kernels->attention_f32(&alone);
+            assert_memory_equal(one, out + i * ldo, dv * sizeof *one);
+            guarded_free(one, dv);
+        }
+    }
+    free(s);
+    free(allow);
+    free(no_key);
+    free(first);
+    free(last);
+    guarded_free(q, nq * ldq);
+    guarded_free(k, nk * ldk + 1);
+    guarded_free(v, nk * ldv + 1);
+    guarded_free(out, nq * ldo);
+    guarded_free(bias, nq * ldb + 1);
+    guarded_free(scratch, scratch_floats);
+}
+
+static void heads(void **state) {
+    (void)state;
+    static const size_t sizes[][4] = {{1, 1, 1, 1},     {1, 7, 64, 64},  {8, 8, 64, 64},   {15, 17, 32, 32},
+                                      {16, 16, 16, 48}, {17, 14, 33, 5}, {31, 255, 64, 64}, {33, 256, 64, 64},
+                                      {64, 257, 32, 32}, {70, 513, 20, 24}, {5, 600, 64, 64}, {40, 0, 8, 8}};
+    for (size_t l = 0; l < LEVELS; l++) {
+        if (!test_can_run(levels[l]))
+            continue;
+        struct lathe_kernels kernels;
+        lathe_kernels_select(levels[l], &kernels);
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+            for (unsigned m = 0; m < 16; m++)
+                one_head(&kernels, sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3],
+                         (struct masks){m & 1, m & 2, m & 4, m & 8});
+    }
+}
+
+/* ---- the operators */
+#define N 3
+#define D 16
+#define W (3 * N * D)
+
+static void run_op(enum lathe_status (*run)(const struct lathe_op_call *), size_t (*scratch)(const struct lathe_op_call *),
+                   const struct lathe_kernels *kernels, const struct lathe_attr *attrs, uint32_t attr_count,
+                   const struct lathe_tensor *const *in, unsigned n_in, struct lathe_tensor *out, unsigned threads) {
+    struct lathe_op_call call = {.attrs = {attrs, attr_count}, .in = in, .out = &out, .n_in = n_in, .n_out = 1,
+                                 .kernels = kernels};
+    size_t n = scratch(&call) / sizeof(float);
+    for (unsigned i = 0; i < threads; i++) {
+        float *memory = guarded_floats(n);
+        memset(memory, 0x7f, n * sizeof(float));
+        call.scratch = memory;
+        call.team = (struct lathe_team){.index = i, .count = threads};
+        assert_int_equal(run(&call), LATHE_OK);
+        guarded_free(memory, n);
+    }
+}
+
+static const struct lathe_attr *attributes(int64_t causal, int64_t window, int64_t masked_row, uint32_t *count) {
+    static struct lathe_attr list[12];
+    uint32_t n = 0;
+#define SET(k, v) list[n++] = (struct lathe_attr){.key = LATHE_ATTR_##k, .type = LATHE_ATTR_INT, .i = v}
+    SET(HEADS, N);
+    SET(HEAD_DIM, D);
+    SET(K_OFFSET, N * D);
+    SET(V_OFFSET, 2 * N * D);
+    SET(CAUSAL, causal);
+    SET(WINDOW, window);
+    SET(MASKED_ROW, masked_row);
+#undef SET
+    *count = n;
+    return list;
+}
+
+/* Batches of random lengths, padded left, right or both, or with holes; each sequence alone gives the bits. */
+static void padded(void **state) {
+    (void)state;
+    for (size_t l = 0; l < LEVELS; l++) {
+        if (!test_can_run(levels[l]))
+            continue;
+        struct lathe_kernels kernels;
+        lathe_kernels_select(levels[l], &kernels);
+        for (int round = 0; round < 60; round++) {
+            int64_t batch = 1 + (int64_t)test_below(4), s = 1 + (int64_t)test_below(round % 4 ? 90 : 400);
+            bool holes = round % 5 == 4, causal = round % 3 == 1 && !holes;
+            int64_t window = round % 3 == 2 && !holes ? (int64_t)test_below(20) : -1;
+            float *x = guarded_floats((size_t)(batch * s * W)), *y = guarded_floats((size_t)(batch * s * N * D));
+            int64_t *keys = calloc((size_t)(batch * s), sizeof *keys);
+            for (int64_t b = 0; b < batch; b++) {
+                int64_t from = (int64_t)test_below((size_t)s), to = from + 1 + (int64_t)test_below((size_t)(s - from));
+                for (int64_t i = from; i < to; i++)
+                    keys[b * s + i] = !holes || test_below(4) != 0;
+                keys[b * s + from] = 1;
+            }
+            struct lathe_tensor tx = {x, LATHE_F32, 3, {batch, s, W}}, tk = {keys, LATHE_I64, 2, {batch, s}};
+            struct lathe_tensor ty = {y, LATHE_F32, 3, {batch, s, N * D}};
+            const struct lathe_tensor *in[5] = {&tx, &tx, &tx, &tk, NULL};
+            uint32_t count;
+            const struct lathe_attr *attrs = attributes(causal, window, LATHE_MASKED_UNIFORM, &count);
+            run_op(lathe_run_attention, lathe_scratch_attention, &kernels, attrs, count, in, 4, &ty,
+                   1 + (unsigned)test_below(3));
+            /* packed */
+            int32_t *map = calloc((size_t)(4 * batch + 2 * batch * s), sizeof *map);
+            struct lathe_row_sequence *sequences = (void *)map;
+            struct lathe_row_place *places = (void *)(map + 4 * batch);
+            int32_t next = 0;
+            for (int64_t b = 0; b < batch; b++) {
+                sequences[b] = (struct lathe_row_sequence){.start = next, .positions = (int32_t)s};
+                for (int64_t i = 0; i < s; i++)
+                    if (keys[b * s + i])
+                        places[next++] = (struct lathe_row_place){(int32_t)b, (int32_t)i};
+                sequences[b].rows = sequences[b].keys = next - sequences[b].start;
+            }
+            float *px = guarded_floats((size_t)next * W), *py = guarded_floats((size_t)next * N * D);
+            struct lathe_tensor tm = {map, LATHE_I32, 1, {4 * batch + 2 * batch * s}};
+            struct lathe_tensor tpx = {px, LATHE_F32, 2, {next, W}}, tpy = {py, LATHE_F32, 2, {next, N * D}};
+            struct lathe_op_call pack = {.in = (const struct lathe_tensor *[]){&tx, &tm}, .n_in = 2, .n_out = 1,
+                                         .out = (struct lathe_tensor *[]){&tpx}, .team = {0, 1, NULL}};
+            assert_int_equal(lathe_run_pack_rows(&pack), LATHE_OK);
+            const struct lathe_tensor *packed[5] = {&tpx, &tpx, &tpx, &tm, NULL};
+            run_op(lathe_run_attention_rows, lathe_scratch_attention_rows, &kernels, attrs, count, packed, 4, &tpy,
+                   1 + (unsigned)test_below(3));
+            /* alone, without padding */
+            for (int64_t b = 0; b < batch; b++) {
+                int64_t n = sequences[b].rows;
+                float *one = guarded_floats((size_t)n * N * D);
+                struct lathe_tensor t1 = {px + sequences[b].start * W, LATHE_F32, 3, {1, n, W}};
+                struct lathe_tensor o1 = {one, LATHE_F32, 3, {1, n, N * D}};
+                const struct lathe_tensor *in1[3] = {&t1, &t1, &t1};
+                bool compare_alone = !holes || (!causal && window < 0);
+                run_op(lathe_run_attention, lathe_scratch_attention, &kernels, attrs, count, in1, 3, &o1,
+                       1 + (unsigned)test_below(3));
+                for (int64_t i = 0; i < n && compare_alone; i++) {
+                    int64_t at = b * s + places[sequences[b].start + i].position;
+                    bool same_blocks = !holes || s <= LATHE_ATTENTION_KEYS;
+                    if (same_blocks && holes) { /* sums pair keys by their place: equal but for rounding */
+                        for (int64_t c = 0; c < N * D; c++)
+                            assert_true(fabsf(one[i * N * D + c] - y[at * N * D + c]) < 2e-6f);
+                    } else if (same_blocks) {
+                        assert_memory_equal(one + i * N * D, y + at * N * D, N * D * sizeof *one);
+                    }
+                    assert_memory_equal(one + i * N * D, py + (sequences[b].start + i) * N * D, N * D * sizeof *one);
+                }
+                guarded_free(one, (size_t)n * N * D);
+            }
+            guarded_free(px, (size_t)next * W);
+            guarded_free(py, (size_t)next * N * D);
+            guarded_free(x, (size_t)(batch * s * W));
+            guarded_free(y, (size_t)(batch * s * N * D));
+            free(map);
+            free(keys);
+        }
+    }
+}
+
+/* A mask plane in every broadcast form, bool and float, with and without keys, against the formula; queries without keys
+ * by each rule. */
+static void planes(void **state) {
+    (void)state;
+    struct lathe_kernels kernels;
+    lathe_kernels_select(lathe_cpu_bits(), &kernels);
+    for (int round = 0; round < 200; round++) {
+        int64_t batch = 1 + (int64_t)test_below(3), s = 1 + (int64_t)test_below(50), rule = (int64_t)test_below(4);
+        int64_t dims[4] = {test_below(2) ? batch : 1, test_below(2) ? N : 1, test_below(2) ? s : 1, test_below(4) ? s : 1};
+        size_t plane_count = (size_t)(dims[0] * dims[1] * dims[2] * dims[3]);
+        bool boolean = test_below(2), with_keys = test_below(2);
+        float *x = guarded_floats((size_t)(batch * s * W)), *y = guarded_floats((size_t)(batch * s * N * D));
+        float *f = guarded_floats(plane_count);
+        uint8_t *u = malloc(plane_count), *keys = malloc((size_t)(batch * s));
+        for (size_t i = 0; i < plane_count; i++) {
+            u[i] = test_below(3) != 0;
+            if (test_below(3) == 0)
+                f[i] = -INFINITY;
+        }
+        for (int64_t i = 0; i < batch * s; i++)
+            keys[i] = test_below(3) != 0;
+        struct lathe_tensor tx = {x, LATHE_F32, 3, {batch, s, W}}, tk = {keys, LATHE_BOOL, 2, {batch, s}};
+        struct lathe_tensor tm = {boolean ? (void *)u : (void *)f, boolean ? LATHE_BOOL : LATHE_F32, 4,
+                                  {dims[0], dims[1], dims[2], dims[3]}};
+        struct lathe_tensor ty = {y, LATHE_F32, 3, {batch, s, N * D}};
+        const struct lathe_tensor *in[5] = {&tx, &tx, &tx, with_keys ? &tk : NULL, &tm};
+        uint32_t count;
+        const struct lathe_attr *attrs = attributes(0, -1, rule, &count);
+        run_op(lathe_run_attention, lathe_scratch_attention, &kernels, attrs, count, in, 5, &ty,
+               1 + (unsigned)test_below(3));
+        for (int64_t b = 0; b < batch; b++)
+            for (int64_t h = 0; h < N; h++)
+                for (int64_t i = 0; i < s; i++) {
+                    double p[64], max = -INFINITY, sum = 0, raw_max = -INFINITY, raw[64];
+                    for (int64_t j = 0; j < s; j++) {
+                        const float *q = x + (b * s + i) * W + h * D, *k = x + (b * s + j) * W + N * D + h * D;
+                        p[j] = 0;
+                        for (int c = 0; c < D; c++)
+                            p[j] += (double)q[c] * k[c];
+                        p[j] /= sqrt((double)D);
+                        raw[j] = p[j];
+                        raw_max = p[j] > raw_max ? p[j] : raw_max;
+                        int64_t at = (((dims[0] > 1 ? b : 0) * dims[1] + (dims[1] > 1 ? h : 0)) * dims[2] +
+                                      (dims[2] > 1 ? i : 0)) * dims[3] + (dims[3] > 1 ? j : 0);
+                        if (boolean && !u[at])
+                            p[j] = -INFINITY;
+                        if (!boolean)
+                            p[j] += f[at];
+                        if (with_keys && !keys[b * s + j])
+                            p[j] = -INFINITY;
+                        max = p[j] > max ? p[j] : max;
+                    }
+                    for (int64_t j = 0; j < s; j++) {
+                        if (max == -INFINITY)
+                            p[j] = rule == LATHE_MASKED_UNIFORM   ? 1
+                                   : rule == LATHE_MASKED_SOFTMAX ? exp(raw[j] - raw_max)
+                                                                  : 0;
+                        else
+                            p[j] = exp(p[j] - max);
+                        sum += p[j];
+                    }
+                    for (int c = 0; c < D; c++) {
+                        double want = 0, got = y[(b * s + i) * N * D + h * D + c];
+                        for (int64_t j = 0; j < s; j++)
+                            want += sum > 0 ? p[j] / sum * x[(b * s + j) * W + 2 * N * D + h * D + c] : 0;
+                        if (!(fabs(got - want) <= 3e-6))
+                            fail_msg("round %d rule %d b %d h %d i %d c %d: %.9g, not %.9g", round, (int)rule, (int)b,
+                                     (int)h, (int)i, c, got, want);
+                    }
+                }
+        guarded_free(x, (size_t)(batch * s * W));
+        guarded_free(y, (size_t)(batch * s * N * D));
+        guarded_free(f, plane_count);
+        free(u);
+        free(keys);
+    }
+}
+
+int main(void) {
+    test_seed_init();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(heads),
+        cmocka_unit_test(padded),
+        cmocka_unit_test(planes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
