@@ -146,6 +146,18 @@ enum lathe_status lathe_feeds_put(const struct lathe_artifact *a, struct lathe_f
     return LATHE_OK;
 }
 
+enum lathe_status lathe_feeds_put_nth(const struct lathe_artifact *a, struct lathe_feeds *feeds, unsigned index,
+                                      struct lathe_data_tensor *tensor, const char *file, struct lathe_diag *diag) {
+    if (!tensor->name[0] && index >= feeds->count)
+        return lathe_fail(diag, LATHE_MSG_DATA_NAME, "%s: input number %u without a name, the model has %u inputs",
+                          file, index, feeds->count);
+    char *name = strdup(tensor->name[0] ? tensor->name : lathe_artifact_input(a, index)->name);
+    enum lathe_status status = name ? lathe_feeds_put(a, feeds, name, tensor, file, diag)
+                                    : lathe_fail(diag, LATHE_MSG_NO_MEMORY, "%s: no memory", file);
+    free(name);
+    return status;
+}
+
 enum lathe_status lathe_feeds_bind(struct lathe_session *s, const struct lathe_feeds *feeds, struct lathe_diag *diag) {
     lathe_session_clear_inputs(s);
     for (unsigned i = 0; i < feeds->count; i++) {

@@ -30,6 +30,10 @@ LATHE_NODISCARD enum lathe_status lathe_feeds_new(const struct lathe_artifact *a
 LATHE_NODISCARD enum lathe_status lathe_feeds_put(const struct lathe_artifact *a, struct lathe_feeds *feeds,
                                                   const char *name, struct lathe_data_tensor *tensor, const char *file,
                                                   struct lathe_diag *diag);
+/* The same for file number `index` of a data set: by its own name, or by position where the file gives none. */
+LATHE_NODISCARD enum lathe_status lathe_feeds_put_nth(const struct lathe_artifact *a, struct lathe_feeds *feeds,
+                                                      unsigned index, struct lathe_data_tensor *tensor,
+                                                      const char *file, struct lathe_diag *diag);
 /* Binds every tensor that is given; the session borrows them until the run has returned. */
 LATHE_NODISCARD enum lathe_status lathe_feeds_bind(struct lathe_session *s, const struct lathe_feeds *feeds,
                                                    struct lathe_diag *diag);

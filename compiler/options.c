@@ -185,7 +185,7 @@ static enum lathe_status unknown_option(const struct lathe_syntax *s, const char
     const char *names[128];
     unsigned count = 0;
     for (; count < s->option_count && count < 126; count++)
-        names[count] = s->options[count].name;
+        names[count] = s->options[count].help ? s->options[count].name : "help";
     names[count++] = "help";
     names[count] = NULL;
     char name[64];
@@ -288,9 +288,11 @@ void lathe_options_help(const struct lathe_syntax *s, struct lathe_text *out) {
     lathe_text_append(out, "\nOptions:\n");
     for (unsigned i = 0; i < s->option_count; i++) {
         size_t n = left_column(&s->options[i], left, sizeof left);
-        width = n > width && n <= 34 ? n : width;
+        width = s->options[i].help && n > width && n <= 34 ? n : width;
     }
     for (unsigned i = 0; i < s->option_count; i++) {
+        if (!s->options[i].help)
+            continue;
         size_t n = left_column(&s->options[i], left, sizeof left);
         if (n > width)
             lathe_text_append(out, "%s\n%*s", left, (int)width + 2, "");

@@ -74,6 +74,8 @@ struct lathe_report {
     LATHE_REPORT_LIST(struct lathe_report_check) checks;       /* in the order given */
 };
 
+/* The text form with at most `misses` near misses, the rest only counted. */
+void lathe_report_summary(const struct lathe_report *r, unsigned misses, struct lathe_text *out);
 /* True for a name of `fusions` that the passes can count, whether it is in this report or not. */
 bool lathe_report_knows_fusion(const struct lathe_report *r, const char *name);
 #endif

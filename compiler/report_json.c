@@ -17,13 +17,15 @@ static void put_count(json_t *object, const char *key, uint64_t n) {
 
 static json_t *source(const struct lathe_report *r, bool stable) {
     json_t *o = json_object();
-    if (!stable)
+    /* The artifact's copy says nothing of the file: equal graphs give equal copies, and the manifest has the hash. */
+    if (!stable) {
         put_text(o, "path", r->source.name);
-    put_text(o, "sha256", r->source.sha256);
+        put_text(o, "sha256", r->source.sha256);
+        put_count(o, "bytes", r->source.bytes);
+    }
     put(o, "opset", lathe_json_opsets(r->source.opsets));
     put_count(o, "ir_version", r->source.ir_version);
     put_text(o, "producer", r->source.producer);
-    put_count(o, "bytes", r->source.bytes);
     return o;
 }
 

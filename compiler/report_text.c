@@ -2,6 +2,7 @@
 #include "printable.h"
 #include "report_data.h"
 
+#include <stdint.h>
 #include <string.h>
 
 #define LABEL 14 /* width of the left column */
@@ -76,8 +77,13 @@ static void fusions(const struct lathe_report *r, struct lathe_text *out) {
     lathe_text_append(out, shown ? "\n" : "none\n");
 }
 
-static void missed(const struct lathe_report *r, struct lathe_text *out) {
+static void missed(const struct lathe_report *r, unsigned most, struct lathe_text *out) {
     for (unsigned i = 0; i < r->missed.count; i++) {
+        if (i == most) {
+            label(out, i ? "" : "near misses");
+            lathe_text_append(out, "%u more (--explain lists them)\n", r->missed.count - i);
+            return;
+        }
         const struct lathe_report_miss *m = &r->missed.at[i];
         label(out, i ? "" : "near misses");
         lathe_append_printable(out, m->pattern);
@@ -183,11 +189,15 @@ static void checks(const struct lathe_report *r, struct lathe_text *out) {
 }
 
 void lathe_report_text(const struct lathe_report *r, struct lathe_text *out) {
+    lathe_report_summary(r, UINT32_MAX, out);
+}
+
+void lathe_report_summary(const struct lathe_report *r, unsigned misses, struct lathe_text *out) {
     source(r, out);
     target(r, out);
     shapes(r, out);
     fusions(r, out);
-    missed(r, out);
+    missed(r, misses, out);
     warnings(r, out);
     quantization(r, out);
     passes(r, out);

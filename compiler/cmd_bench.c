@@ -1,0 +1,366 @@
+/* lathe bench: how long an artifact takes, on made-up inputs from a fixed random generator. */
+#include "cli.h"
+#include "feeds.h"
+#include "session.h"
+#include "session_args.h"
+#include "threads.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define MAX_LENGTHS 4096
+#define WARM_UP     3
+
+struct request {
+    struct lathe_words args;
+    int64_t seq, batch, instances;
+    bool has_seq, has_batch, json;
+    const char *lengths;
+    double seconds;
+    struct lathe_session_args session;
+
+    int64_t length_list[MAX_LENGTHS];
+    unsigned length_count;
+};
+
+/* One copy of the model with its own session, driven by its own thread. */
+struct instance {
+    struct lathe_session *session;
+    double seconds;
+    double *ms;
+    size_t runs, capacity;
+    enum lathe_status status;
+    struct lathe_diag diag;
+    pthread_t thread;
+};
+
+struct results {
+    double p50, p95, p99, p100, mean, per_second;
+    size_t runs;
+    unsigned threads;
+    const char *kernels[16];
+    unsigned kernel_count;
+};
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* ---- measuring */
+
+static bool add_time(struct instance *in, double ms) {
+    if (in->runs == in->capacity) {
+        size_t more = in->capacity ? in->capacity * 2 : 1024;
+        double *at = realloc(in->ms, more * sizeof *at);
+        if (!at)
+            return false;
+        in->ms = at;
+        in->capacity = more;
+    }
+    in->ms[in->runs++] = ms;
+    return true;
+}
+
+static void *measure(void *user) {
+    struct instance *in = user;
+    double start = now();
+    do {
+        double before = now();
+        in->status = lathe_session_run(in->session, &in->diag);
+        if (in->status == LATHE_OK && !add_time(in, (now() - before) * 1e3))
+            in->status = lathe_fail(&in->diag, LATHE_MSG_NO_MEMORY, "no memory for the times");
+    } while (in->status == LATHE_OK && now() - start < in->seconds);
+    return NULL;
+}
+
+static int by_time(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* The smallest time that at least this share of the runs does not exceed. */
+static double percentile(const double *sorted, size_t count, double share) {
+    size_t rank = (size_t)(share * (double)count);
+    rank += (double)rank < share * (double)count;
+    return sorted[rank ? rank - 1 : 0];
+}
+
+static enum lathe_status collect(const struct instance *all, unsigned count, int64_t batch, double wall,
+                                 struct results *out, struct lathe_diag *diag) {
+    size_t total = 0, at = 0;
+    for (unsigned i = 0; i < count; i++)
+        total += all[i].runs;
+    double *ms = malloc(total * sizeof *ms), sum = 0;
+    if (!ms)
+        return lathe_fail(diag, LATHE_MSG_NO_MEMORY, "no memory for the times");
+    for (unsigned i = 0; i < count; i++) {
+        memcpy(ms + at, all[i].ms, all[i].runs * sizeof *ms);
+        at += all[i].runs;
+    }
+    for (size_t i = 0; i < total; i++)
+        sum += ms[i];
+    qsort(ms, total, sizeof *ms, by_time);
+    out->p50 = percentile(ms, total, 0.50);
+    out->p95 = percentile(ms, total, 0.95);
+    out->p99 = percentile(ms, total, 0.99);
+    out->p100 = ms[total - 1];
+    out->mean = sum / (double)total;
+    out->runs = total;
+    out->per_second = (double)total * (double)batch / wall;
+    free(ms);
+    return LATHE_OK;
+}
+
+static enum lathe_status run_instances(struct instance *all, unsigned count, double *wall, struct lathe_diag *diag) {
+    double start = now();
+    unsigned started = 1;
+    for (; started < count; started++)
+        if (pthread_create(&all[started].thread, NULL, measure, &all[started]))
+            break;
+    measure(&all[0]);
+    for (unsigned i = 1; i < started; i++)
+        pthread_join(all[i].thread, NULL);
+    *wall = now() - start;
+    if (started < count)
+        return lathe_fail(diag, LATHE_MSG_NO_MEMORY, "no thread for instance %u", started);
+    for (unsigned i = 0; i < count; i++)
+        if (all[i].status != LATHE_OK)
+            return lathe_fail(diag, all[i].diag.message, "%s", all[i].diag.text);
+    return LATHE_OK;
+}
+
+/* ---- preparing */
+
+static enum lathe_status open_instance(const struct request *q, struct lathe_artifact *a, unsigned index,
+                                       const struct lathe_session_options *base, const struct lathe_feeds *feeds,
+                                       struct instance *out, struct lathe_diag *diag) {
+    struct lathe_session_options options = *base;
+    if (options.cores) { /* each instance takes its share of the list */
+        options.core_count = options.threads;
+        options.cores = base->cores + index * options.threads;
+    }
+    out->seconds = q->seconds;
+    LATHE_TRY(lathe_session_new(a, &options, &out->session, diag));
+    LATHE_TRY(lathe_feeds_bind(out->session, feeds, diag));
+    for (int i = 0; i < WARM_UP; i++)
+        LATHE_TRY(lathe_session_run(out->session, diag));
+    return LATHE_OK;
+}
+
+/* Threads of one instance: as asked, else the machine's shared by the instances. */
+static enum lathe_status share_threads(const struct request *q, struct lathe_session_options *options,
+                                       struct lathe_diag *diag) {
+    unsigned count = (unsigned)q->instances;
+    if (!q->session.threads) {
+        unsigned all = options->cores ? options->core_count : lathe_default_threads(NULL);
+        options->threads = all / count ? all / count : 1;
+    }
+    if (options->cores && (uint64_t)options->threads * count > options->core_count)
+        return lathe_fail(diag, LATHE_MSG_ARGUMENTS,
+                          "lathe bench: %u instances of %u threads need %u cores, --cores has %u", count,
+                          options->threads, options->threads * count, options->core_count);
+    return LATHE_OK;
+}
+
+/* A size that the artifact fixes differently must not be benched in silence. */
+static enum lathe_status check_sizes(struct request *q, const struct lathe_artifact *a, const struct lathe_feeds *feeds,
+                                     struct lathe_diag *diag) {
+    int64_t most = lathe_artifact_max_length(a), largest = lathe_artifact_max_batch(a);
+    if (q->has_seq && most > 0 && q->seq > most)
+        return lathe_fail(diag, LATHE_MSG_OPTION_VALUE, "%s: %lld tokens, the artifact takes at most %lld",
+                          q->length_count ? "--lengths" : "--seq", (long long)q->seq, (long long)most);
+    if (q->has_batch && largest > 0 && q->batch > largest)
+        return lathe_fail(diag, LATHE_MSG_OPTION_VALUE, "%s: %lld rows, the artifact takes at most %lld",
+                          q->length_count ? "--lengths" : "--batch", (long long)q->batch, (long long)largest);
+    for (unsigned i = 0; i < feeds->count; i++) {
+        const struct lathe_data_tensor *t = &feeds->at[i];
+        if (t->rank < 2)
+            continue;
+        bool tokens = t->rank == 2 && lathe_dtype_is_integer(t->dtype);
+        if ((q->has_batch && t->dims[0] != q->batch) || (q->has_seq && tokens && t->dims[1] != q->seq))
+            return lathe_fail(diag, LATHE_MSG_OPTION_VALUE, "batch %lld, %lld tokens: input %s takes [%lld,%lld] only",
+                              (long long)q->batch, (long long)q->seq, t->name, (long long)t->dims[0],
+                              (long long)t->dims[1]);
+        q->batch = t->dims[0];
+        q->seq = tokens ? t->dims[1] : q->seq;
+        break;
+    }
+    return LATHE_OK;
+}
+
+static enum lathe_status make_feeds(struct request *q, const struct lathe_artifact *a, struct lathe_feeds *feeds,
+                                    struct lathe_diag *diag) {
+    if (q->length_count && lathe_feeds_mask(a) < 0)
+        return lathe_fail(diag, LATHE_MSG_ARGUMENTS, "--lengths: the model has no mask input that could tell them");
+    struct lathe_feed_spec spec = {
+        .batch = q->batch, .seq = q->seq, .lengths = q->length_count ? q->length_list : NULL, .seed = 1, .plain = true};
+    return lathe_feeds_make(a, &spec, feeds, diag);
+}
+
+/* ---- results */
+
+static enum lathe_status print_json(const struct request *q, const struct results *r, struct lathe_diag *diag) {
+    json_t *o =
+        json_pack("{sf, sf, sf, sf, sf, sI, sf}", "p50_ms", r->p50, "p95_ms", r->p95, "p99_ms", r->p99, "p100_ms",
+                  r->p100, "mean_ms", r->mean, "runs", (json_int_t)r->runs, "sequences_per_second", r->per_second);
+    json_t *kernels = json_array();
+    for (unsigned i = 0; i < r->kernel_count; i++)
+        json_array_append_new(kernels, json_string(r->kernels[i]));
+    json_object_set_new(o, "batch", json_integer(q->batch));
+    json_object_set_new(o, "seq", json_integer(q->seq));
+    json_object_set_new(o, "threads", json_integer(r->threads));
+    json_object_set_new(o, "instances", json_integer(q->instances));
+    json_object_set_new(o, "kernels", kernels);
+    return lathe_cli_print_json(o, diag);
+}
+
+static enum lathe_status print_text(const struct request *q, const struct results *r, struct lathe_diag *diag) {
+    struct lathe_text out = {0};
+    struct lathe_thread_budget budget;
+    char quota[16] = "none";
+    lathe_thread_budget(&budget);
+    if (budget.quota)
+        snprintf(quota, sizeof quota, "%u", budget.quota);
+    lathe_text_append(&out, "batch %lld, %lld tokens%s, %lld instances\n", (long long)q->batch, (long long)q->seq,
+                      q->length_count ? " (padded)" : "", (long long)q->instances);
+    lathe_text_append(&out, "threads: affinity %u, quota %s, chosen %u\n", budget.affinity, quota, r->threads);
+    lathe_text_append(&out, "p50 %.3f ms, p95 %.3f ms, p99 %.3f ms, longest %.3f ms, mean %.3f ms over %zu runs\n",
+                      r->p50, r->p95, r->p99, r->p100, r->mean, r->runs);
+    lathe_text_append(&out, "%.1f sequences/s\n", r->per_second);
+    return lathe_cli_print(&out, diag);
+}
+
+/* ---- the command */
+
+static enum lathe_status bench_instances(struct request *q, struct lathe_artifact *a, struct instance *all,
+                                         const struct lathe_session_options *options, const struct lathe_feeds *feeds,
+                                         struct lathe_diag *diag) {
+    unsigned count = (unsigned)q->instances;
+    struct results r = {0};
+    double wall;
+    lathe_cli_progress("lathe: warming up ...");
+    for (unsigned i = 0; i < count; i++)
+        LATHE_TRY(open_instance(q, a, i, options, feeds, &all[i], diag));
+    lathe_cli_progress("lathe: measuring for %g s ...", q->seconds);
+    LATHE_TRY(run_instances(all, count, &wall, diag));
+    LATHE_TRY(collect(all, count, q->batch, wall, &r, diag));
+    r.threads = lathe_session_threads(all[0].session);
+    r.kernel_count = all[0].session->kernels.name_count;
+    memcpy(r.kernels, all[0].session->kernels.names, sizeof r.kernels);
+    return q->json ? print_json(q, &r, diag) : print_text(q, &r, diag);
+}
+
+static enum lathe_status bench_artifact(struct request *q, struct lathe_artifact *a, struct lathe_diag *diag) {
+    struct lathe_session_options options;
+    struct lathe_feeds feeds = {0};
+    LATHE_TRY(lathe_session_args_apply(&q->session, &options, diag));
+    LATHE_TRY(share_threads(q, &options, diag));
+    LATHE_TRY(make_feeds(q, a, &feeds, diag));
+    struct instance *all = calloc((size_t)q->instances, sizeof *all);
+    enum lathe_status status =
+        all ? check_sizes(q, a, &feeds, diag) : lathe_fail(diag, LATHE_MSG_NO_MEMORY, "no memory for the instances");
+    if (status == LATHE_OK)
+        status = bench_instances(q, a, all, &options, &feeds, diag);
+    for (int64_t i = 0; all && i < q->instances; i++) {
+        lathe_session_close(&all[i].session);
+        free(all[i].ms);
+    }
+    free(all);
+    lathe_feeds_free(&feeds);
+    return status;
+}
+
+static enum lathe_status parse_lengths(struct request *q, struct lathe_diag *diag) {
+    if (!q->lengths)
+        return LATHE_OK;
+    if (q->has_seq || q->has_batch)
+        return lathe_fail(diag, LATHE_MSG_ARGUMENTS,
+                          "lathe bench: --lengths gives batch and length; --seq and --batch "
+                          "cannot stand beside it");
+    q->length_count = lathe_parse_counts(q->lengths, 1, 1 << 20, q->length_list, MAX_LENGTHS);
+    if (!q->length_count)
+        return lathe_fail(diag, LATHE_MSG_OPTION_VALUE,
+                          "--lengths: expected token counts such as 12,31,7 (at most %d of them)", MAX_LENGTHS);
+    q->batch = q->length_count;
+    q->seq = 0;
+    for (unsigned i = 0; i < q->length_count; i++)
+        q->seq = q->length_list[i] > q->seq ? q->length_list[i] : q->seq;
+    q->has_seq = q->has_batch = true;
+    return LATHE_OK;
+}
+
+static enum lathe_status bench(struct request *q, struct lathe_diag *diag) {
+    struct lathe_artifact *a = NULL;
+    struct lathe_thread_budget budget;
+    LATHE_TRY(parse_lengths(q, diag));
+    lathe_thread_budget(&budget);
+    if (budget.warning[0])
+        lathe_cli_warn("%s", budget.warning);
+    LATHE_TRY(lathe_artifact_open(q->args.at[0], NULL, &a, diag));
+    enum lathe_status status = bench_artifact(q, a, diag);
+    lathe_artifact_close(&a);
+    return status;
+}
+
+int lathe_cmd_bench(int argc, char **argv) {
+    static struct lathe_diag diag;
+    static struct request q = {.seq = 128, .batch = 1, .instances = 1, .seconds = 1};
+    const struct lathe_option options[] = {
+        {.name = "seq",
+         .kind = LATHE_OPTION_COUNT,
+         .into = &q.seq,
+         .value = "S",
+         .min = 1,
+         .max = 1 << 20,
+         .given = &q.has_seq,
+         .help = "tokens of each row (default 128, or what the artifact takes)"},
+        {.name = "batch",
+         .kind = LATHE_OPTION_COUNT,
+         .into = &q.batch,
+         .value = "B",
+         .min = 1,
+         .max = 1 << 16,
+         .given = &q.has_batch,
+         .help = "rows (default 1)"},
+        {.name = "lengths",
+         .kind = LATHE_OPTION_TEXT,
+         .into = &q.lengths,
+         .value = "L1,L2,...",
+         .help = "a padded batch with these token counts, instead of --seq and --batch"},
+        LATHE_THREADS_OPTION(q.session),
+        {.name = "instances",
+         .kind = LATHE_OPTION_COUNT,
+         .into = &q.instances,
+         .value = "N",
+         .min = 1,
+         .max = 256,
+         .help = "sessions that run side by side, sharing the weights (default 1)"},
+        LATHE_CORES_OPTION(q.session),
+        LATHE_CPUMASK_OPTION(q.session),
+        {.name = "seconds",
+         .kind = LATHE_OPTION_REAL,
+         .into = &q.seconds,
+         .value = "X",
+         .help = "how long to measure (default 1)"},
+        {.name = "json", .kind = LATHE_OPTION_FLAG, .into = &q.json, .help = "JSON instead of text"},
+    };
+    const struct lathe_syntax syntax = {
+        .command = "bench",
+        .arguments = "MODEL.lathe [options]",
+        .summary = "how long an artifact takes",
+        .details = "Ids are random within their limits, masks 1 for real tokens, token types 0. Three runs warm up.\n",
+        .options = options,
+        .option_count = sizeof options / sizeof *options,
+        .min_args = 1,
+        .max_args = 1};
+    struct lathe_cli_parsed parsed = lathe_cli_parse(&syntax, argc, argv, &q.args, &diag);
+    if (!parsed.done)
+        parsed.exit = lathe_cli_end(bench(&q, &diag), &diag);
+    lathe_words_free(&q.args);
+    return parsed.exit;
+}

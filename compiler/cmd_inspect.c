@@ -1,0 +1,228 @@
+/* lathe inspect: what an artifact holds, and where it runs. */
+#include "artifact_json.h"
+#include "cli.h"
+#include "plan_graph.h"
+#include "plan_text.h"
+#include "printable.h"
+#include "replay_answer.h"
+#include "session_args.h"
+#include "target.h"
+#include "write_file.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct request {
+    struct lathe_words args;
+    const char *graph;
+    bool json, plan, check;
+    struct lathe_session_args session;
+};
+
+static void row(struct lathe_text *out, const char *key, const char *value) {
+    lathe_text_append(out, "%-14s", key);
+    lathe_append_printable(out, value);
+    lathe_text_append(out, "\n");
+}
+
+static const char *text_of(const json_t *o, const char *key) {
+    const char *text = json_string_value(json_object_get(o, key));
+    return text ? text : "";
+}
+
+static void port_rows(const struct lathe_artifact *a, bool input, struct lathe_text *out) {
+    unsigned count = input ? lathe_artifact_input_count(a) : lathe_artifact_output_count(a);
+    size_t width = 0;
+    for (unsigned i = 0; i < count; i++) {
+        const struct lathe_port *p = input ? lathe_artifact_input(a, i) : lathe_artifact_output(a, i);
+        size_t w = lathe_text_width(p->name);
+        width = w > width && w <= 40 ? w : width;
+    }
+    for (unsigned i = 0; i < count; i++) {
+        const struct lathe_port *p = input ? lathe_artifact_input(a, i) : lathe_artifact_output(a, i);
+        lathe_text_append(out, "%-14s", i ? "" : input ? "inputs" : "outputs");
+        lathe_append_column(out, p->name, width);
+        lathe_text_append(out, "  %s[", lathe_dtype_name(p->dtype));
+        for (unsigned d = 0; d < p->rank; d++) {
+            lathe_text_append(out, d ? ", " : "");
+            if (p->dims[d] >= 0)
+                lathe_text_append(out, "%lld", (long long)p->dims[d]);
+            else
+                lathe_append_printable(out, p->dim_names[d] ? p->dim_names[d] : "?");
+        }
+        lathe_text_append(out, "]%s", p->optional ? "  has a default" : p->per_token ? "  a row a token" : "");
+        if (p->id_limit > 0)
+            lathe_text_append(out, "  below %lld", (long long)p->id_limit);
+        lathe_text_append(out, "\n");
+    }
+}
+
+/* "attention 6, gelu 6" from an object of counts. */
+static void counts_row(struct lathe_text *out, const char *key, const json_t *counts) {
+    const char *name;
+    json_t *n;
+    bool any = false;
+    lathe_text_append(out, "%-14s", key);
+    json_object_foreach((json_t *)(uintptr_t)counts, name, n) {
+        if (!json_integer_value(n))
+            continue;
+        lathe_text_append(out, any ? ", " : "");
+        lathe_append_printable(out, name);
+        lathe_text_append(out, " %lld", (long long)json_integer_value(n));
+        any = true;
+    }
+    lathe_text_append(out, any ? "\n" : "none\n");
+}
+
+static void alert_rows(struct lathe_text *out, const char *title, const json_t *list, const char *kind,
+                       const char *text) {
+    size_t i;
+    json_t *o;
+    json_array_foreach(list, i, o) {
+        lathe_text_append(out, "%-14s", i ? "" : title);
+        lathe_append_printable(out, text_of(o, kind));
+        if (text_of(o, "node")[0]) {
+            lathe_text_append(out, " at ");
+            lathe_append_printable(out, text_of(o, "node"));
+        }
+        lathe_text_append(out, ": ");
+        lathe_append_printable(out, text_of(o, text));
+        lathe_text_append(out, "\n");
+    }
+}
+
+static void size_rows(const struct lathe_artifact *a, const json_t *o, struct lathe_text *out) {
+    lathe_text_append(out, "%-14sweights ", "memory");
+    lathe_append_bytes(out, a->weight_bytes);
+    lathe_text_append(out, ", arena at the maxima ");
+    lathe_append_bytes(out, a->plan.head->arena_bytes);
+    lathe_text_append(out, ", file ");
+    lathe_append_bytes(out, a->size);
+    lathe_text_append(out, "\n");
+    size_t i;
+    json_t *s;
+    json_array_foreach(json_object_get(o, "sections"), i, s) {
+        lathe_text_append(out, "%-14s%-13s %-5s", i ? "" : "sections", text_of(s, "name"), text_of(s, "codec"));
+        lathe_append_bytes(out, (uint64_t)json_integer_value(json_object_get(s, "bytes")));
+        if (!strcmp(text_of(s, "codec"), "zstd")) {
+            lathe_text_append(out, ", stored as ");
+            lathe_append_bytes(out, (uint64_t)json_integer_value(json_object_get(s, "stored_bytes")));
+        }
+        lathe_text_append(out, "\n");
+    }
+}
+
+static void summary(const struct lathe_artifact *a, const json_t *o, struct lathe_text *out) {
+    char features[512], limit[64];
+    lathe_target_features_text(a->manifest.head->target_features, features, sizeof features);
+    row(out, "artifact", text_of(o, "path"));
+    lathe_text_append(out, "%-14s%s, written by lathe ", "format", text_of(o, "format"));
+    lathe_append_printable(out, text_of(o, "writer"));
+    lathe_text_append(out, "\n");
+    row(out, "source", text_of(json_object_get(o, "source"), "sha256"));
+    lathe_text_append(out, "%-14s", "target");
+    lathe_append_printable(out, text_of(o, "target"));
+    lathe_text_append(out, ", %s%s%s\n", text_of(o, "precision"), features[0] ? ", " : "", features);
+    row(out, "runs on", text_of(o, "runs_on"));
+    snprintf(limit, sizeof limit, "%lld", (long long)lathe_artifact_max_batch(a));
+    row(out, "max batch", limit);
+    snprintf(limit, sizeof limit, "%lld", (long long)lathe_artifact_max_length(a));
+    row(out, "max length", limit);
+    port_rows(a, true, out);
+    port_rows(a, false, out);
+    for (unsigned i = 0; i < lathe_artifact_label_count(a); i++) {
+        if (i == 20) {
+            lathe_text_append(out, "%-14s... %u in all\n", "", lathe_artifact_label_count(a));
+            break;
+        }
+        lathe_text_append(out, "%-14s%u ", i ? "" : "labels", i);
+        lathe_append_printable(out, lathe_artifact_label(a, i));
+        lathe_text_append(out, "\n");
+    }
+    if (json_object_get(o, "fusions"))
+        counts_row(out, "fusions", json_object_get(o, "fusions"));
+    counts_row(out, "steps", json_object_get(o, "steps"));
+    alert_rows(out, "near misses", json_object_get(o, "missed"), "pattern", "reason");
+    alert_rows(out, "warnings", json_object_get(o, "warnings"), "code", "text");
+    size_rows(a, o, out);
+}
+
+static enum lathe_status check(struct request *q, struct lathe_artifact *a, json_t *o, struct lathe_text *out,
+                               struct lathe_diag *diag) {
+    struct lathe_session_options options;
+    bool present;
+    double error;
+    LATHE_TRY(lathe_session_args_apply(&q->session, &options, diag));
+    LATHE_TRY(lathe_replay_answer(a, &options, &present, &error, diag));
+    json_object_set_new(o, "check", present ? json_pack("{sb, sf}", "passed", 1, "max_error", error) : json_null());
+    if (present)
+        lathe_text_append(out, "%-14sthe known answer is reproduced, largest error %.3g\n", "check", error);
+    else
+        lathe_text_append(out, "%-14sthe artifact holds no known answer; checksums and tables are right\n", "check");
+    return LATHE_OK;
+}
+
+static enum lathe_status inspect_artifact(struct request *q, struct lathe_artifact *a, struct lathe_diag *diag) {
+    json_t *o;
+    struct lathe_text out = {0};
+    LATHE_TRY(lathe_artifact_json(a, q->args.at[0], &o, diag));
+    summary(a, o, &out);
+    enum lathe_status status = q->check ? check(q, a, o, &out, diag) : LATHE_OK;
+    if (status == LATHE_OK && q->graph)
+        status = lathe_plan_graph_write(&a->plan, q->graph, diag);
+    if (q->plan && q->json) {
+        struct lathe_text plan = {0};
+        lathe_plan_text(&a->plan, &plan);
+        json_object_set_new(o, "plan", lathe_json_string(plan.data ? plan.data : ""));
+        lathe_text_free(&plan);
+    } else if (q->plan) {
+        lathe_text_append(&out, "plan\n");
+        lathe_plan_text(&a->plan, &out);
+    }
+    if (status == LATHE_OK)
+        status = q->json ? lathe_cli_print_json(json_incref(o), diag) : lathe_cli_print(&out, diag);
+    json_decref(o);
+    lathe_text_free(&out);
+    return status;
+}
+
+static enum lathe_status inspect(struct request *q, struct lathe_diag *diag) {
+    struct lathe_artifact *a = NULL;
+    if (q->graph)
+        LATHE_TRY(lathe_plan_graph_check(q->graph, diag));
+    LATHE_TRY(lathe_artifact_open(q->args.at[0], NULL, &a, diag));
+    enum lathe_status status = inspect_artifact(q, a, diag);
+    lathe_artifact_close(&a);
+    return status;
+}
+
+int lathe_cmd_inspect(int argc, char **argv) {
+    static struct lathe_diag diag;
+    static struct request q;
+    const struct lathe_option options[] = {
+        {.name = "json", .kind = LATHE_OPTION_FLAG, .into = &q.json, .help = "JSON instead of text"},
+        {.name = "plan", .kind = LATHE_OPTION_FLAG, .into = &q.plan, .help = "also the steps, one a line"},
+        {.name = "graph",
+         .kind = LATHE_OPTION_TEXT,
+         .into = &q.graph,
+         .value = "FILE.svg|.dot",
+         .help = "draw the steps into a file"},
+        {.name = "check",
+         .kind = LATHE_OPTION_FLAG,
+         .into = &q.check,
+         .help = "replay the known answer from compile time on this machine"},
+        LATHE_CPUMASK_OPTION(q.session),
+    };
+    const struct lathe_syntax syntax = {.command = "inspect",
+                                        .arguments = "MODEL.lathe [options]",
+                                        .summary = "what an artifact holds, and where it runs",
+                                        .options = options,
+                                        .option_count = sizeof options / sizeof *options,
+                                        .min_args = 1,
+                                        .max_args = 1};
+    struct lathe_cli_parsed parsed = lathe_cli_parse(&syntax, argc, argv, &q.args, &diag);
+    if (!parsed.done)
+        parsed.exit = lathe_cli_end(inspect(&q, &diag), &diag);
+    lathe_words_free(&q.args);
+    return parsed.exit;
+}

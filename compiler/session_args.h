@@ -1,0 +1,35 @@
+/* The options that run, verify and bench share. */
+#ifndef LATHE_SESSION_ARGS_H
+#define LATHE_SESSION_ARGS_H
+
+#include "options.h"
+#include "threads.h"
+
+#include "lathe.h"
+
+struct lathe_session_args {
+    int64_t threads;     /* 0: as many as the machine gives */
+    const char *cpumask; /* NULL: all that the CPU has */
+    const char *cores;   /* "0,2"; NULL: not pinned */
+    int core_list[LATHE_MAX_THREADS];
+};
+/* Rows for an option table. */
+#define LATHE_THREADS_OPTION(args)                                                                                     \
+    {                                                                                                                  \
+        .name = "threads", .kind = LATHE_OPTION_COUNT, .into = &(args).threads, .value = "N", .min = 1,                \
+        .max = LATHE_MAX_THREADS, .help = "threads (default: what affinity, quota and cores allow)"                    \
+    }
+#define LATHE_CPUMASK_OPTION(args)                                                                                     \
+    {                                                                                                                  \
+        .name = "cpumask", .kind = LATHE_OPTION_TEXT, .into = &(args).cpumask, .value = "LEVEL",                       \
+        .help = "instruction sets that may be used: 0 (plain C), sse4.2, avx2, avx512, ..., all or 0x and a mask"      \
+    }
+#define LATHE_CORES_OPTION(args)                                                                                       \
+    {                                                                                                                  \
+        .name = "cores", .kind = LATHE_OPTION_TEXT, .into = &(args).cores, .value = "C1,C2,...",                       \
+        .help = "pin the threads to these CPUs, in order"                                                              \
+    }
+/* Fills *out, whose `cores` stay in `args`. */
+LATHE_NODISCARD enum lathe_status lathe_session_args_apply(struct lathe_session_args *args,
+                                                           struct lathe_session_options *out, struct lathe_diag *diag);
+#endif
