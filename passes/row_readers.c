@@ -92,28 +92,43 @@ static lathe_value_id skip_shape(const struct lathe_graph *g, lathe_value_id v) 
     return v;
 }
 
+/* The x of x * mask, or of where(masked, 0, x). */
+static lathe_value_id masked_operand(const struct lathe_row_region *region, lathe_value_id v) {
+    const struct lathe_graph *g = region->graph;
+    lathe_node_id n = g->values[v].producer;
+    if (n == LATHE_NONE)
+        return LATHE_NONE;
+    const struct lathe_node *node = &g->nodes[n];
+    double number;
+    if (node->op == LATHE_OP_MUL) {
+        for (int side = 0; side < 2; side++)
+            if (lathe_row_mask_kind(region, node->in[side], 8) == 1)
+                return node->in[1 - side];
+    } else if (node->op == LATHE_OP_WHERE) {
+        int kind = lathe_row_mask_kind(region, node->in[0], 8);
+        if (kind && lathe_match_number(g, node->in[kind == 2 ? 1 : 2], &number) && number == 0)
+            return node->in[kind == 2 ? 2 : 1];
+    }
+    return LATHE_NONE;
+}
+
 bool lathe_row_is_mean(const struct lathe_row_region *region, lathe_node_id n, lathe_value_id *x, double *epsilon) {
     const struct lathe_graph *g = region->graph;
     const struct lathe_node *node = &g->nodes[n];
-    lathe_value_id masked, counted;
+    lathe_value_id masked, mask;
     if (node->op != LATHE_OP_DIV || !lathe_value_same_shape(g, node->in[0], node->out[0]) ||
         !is_token_sum(g, node->in[0], &masked) || g->values[masked].rank != 3)
         return false;
-    lathe_node_id mul = lathe_producer_of(g, masked, LATHE_OP_MUL);
-    if (mul == LATHE_NONE)
-        return false;
-    *x = LATHE_NONE;
-    for (int side = 0; side < 2; side++)
-        if (lathe_row_mask_kind(region, g->nodes[mul].in[side], 8) == 1)
-            *x = g->nodes[mul].in[1 - side];
+    *x = masked_operand(region, masked);
     if (*x == LATHE_NONE || *x >= region->values || region->lead[*x] != 2 || !lathe_value_same_shape(g, *x, masked) ||
         g->values[*x].dtype != LATHE_F32)
         return false;
-    lathe_value_id below = skip_shape(g, node->in[1]);
-    lathe_node_id limit = below == LATHE_NONE ? LATHE_NONE : g->values[below].producer;
+    lathe_value_id counted = skip_shape(g, node->in[1]);
+    lathe_node_id limit = counted == LATHE_NONE ? LATHE_NONE : g->values[counted].producer;
     if (limit == LATHE_NONE)
         return false;
     const struct lathe_node *clip = &g->nodes[limit];
+    *epsilon = 1e-9; /* without a limit the source divides 0 by 0 for a sequence without tokens: zeros here */
     if (clip->op == LATHE_OP_CLIP) {
         if (clip->n_in < 2 || !lathe_match_number(g, clip->in[1], epsilon) ||
             (clip->n_in > 2 && clip->in[2] != LATHE_NONE))
@@ -124,10 +139,7 @@ bool lathe_row_is_mean(const struct lathe_row_region *region, lathe_node_id n, l
         if (!lathe_match_number(g, clip->in[1 - side], epsilon))
             return false;
         counted = clip->in[side];
-    } else {
-        return false;
     }
-    lathe_value_id mask;
     return *epsilon > 0 && *epsilon <= 1 && is_token_sum(g, skip_shape(g, counted), &mask) &&
            lathe_row_mask_kind(region, mask, 8) == 1;
 }

@@ -85,6 +85,19 @@ static bool embedding_rule(const struct lathe_row_region *region, lathe_node_id 
     return true;
 }
 
+/* Computed from constants alone: a weight that stays in its stored form. */
+static bool known_weight(const struct lathe_graph *g, lathe_value_id v, int depth) {
+    if (v == LATHE_NONE || lathe_value_is_constant(g, v))
+        return true;
+    lathe_node_id n = g->values[v].producer;
+    if (n == LATHE_NONE || depth == 0)
+        return false;
+    for (uint32_t i = 0; i < g->nodes[n].n_in; i++)
+        if (!known_weight(g, g->nodes[n].in[i], depth - 1))
+            return false;
+    return true;
+}
+
 bool lathe_row_rule(const struct lathe_row_region *region, lathe_node_id n, enum lathe_row_role *roles, int *lead) {
     const struct lathe_graph *g = region->graph;
     const struct lathe_node *node = &g->nodes[n];
@@ -166,7 +179,7 @@ bool lathe_row_rule(const struct lathe_row_region *region, lathe_node_id n, enum
         return same_lead && g->values[x].rank > *lead;
     case LATHE_OP_MATMUL:
         return same_lead && g->values[x].rank > *lead && g->values[node->in[1]].rank == 2 &&
-               lathe_value_is_constant(g, node->in[1]) && !lathe_attr_int(&attrs, LATHE_ATTR_TRANS_A, 0);
+               known_weight(g, node->in[1], 6) && !lathe_attr_int(&attrs, LATHE_ATTR_TRANS_A, 0);
     case LATHE_OP_MATMUL_NBITS:
         return same_lead && g->values[x].rank > *lead;
     case LATHE_OP_QUANTIZE_LINEAR:
@@ -340,7 +353,7 @@ static bool readers_allow(struct lathe_pass_ctx *ctx, struct lathe_row_region *r
     return true;
 }
 
-/* Keys that only inputs decide, by elementwise operators and views: they can be computed before the rows are known. */
+/* Keys that only inputs decide, by operators on small tensors: they can be computed before the rows are known. */
 static bool known_before(const struct lathe_graph *g, lathe_value_id v, int depth) {
     if (v == LATHE_NONE || lathe_value_is_constant(g, v) || g->values[v].is_input)
         return true;
@@ -348,9 +361,22 @@ static bool known_before(const struct lathe_graph *g, lathe_value_id v, int dept
     if (n == LATHE_NONE || depth == 0)
         return false;
     const struct lathe_node *node = &g->nodes[n];
-    if (!(lathe_op_info(node->op)->flags & (LATHE_OPF_ELEMENTWISE | LATHE_OPF_PAIRWISE)) &&
-        node->op != LATHE_OP_RESHAPE && node->op != LATHE_OP_EXPAND && node->op != LATHE_OP_SLICE)
-        return false;
+    switch (node->op) {
+    case LATHE_OP_RESHAPE:
+    case LATHE_OP_EXPAND:
+    case LATHE_OP_SLICE:
+    case LATHE_OP_RANGE:
+    case LATHE_OP_FILL:
+    case LATHE_OP_DIMS_TENSOR:
+    case LATHE_OP_CUMSUM:
+    case LATHE_OP_REDUCE_SUM:
+    case LATHE_OP_REDUCE_MAX:
+    case LATHE_OP_REDUCE_MIN:
+        break;
+    default:
+        if (!(lathe_op_info(node->op)->flags & (LATHE_OPF_ELEMENTWISE | LATHE_OPF_PAIRWISE)))
+            return false;
+    }
     for (uint32_t i = 0; i < node->n_in; i++)
         if (!known_before(g, node->in[i], depth - 1))
             return false;
@@ -382,7 +408,7 @@ static bool same_keys(struct lathe_pass_ctx *ctx, struct lathe_row_region *regio
             lathe_pass_missed(ctx, "pack_rows", n, "the attentions have different keys or rules for rows without keys");
             return false;
         }
-        if (!known_before(g, keys, 8)) {
+        if (!known_before(g, keys, 12)) {
             lathe_pass_missed(ctx, "pack_rows", n, "the keys are not computed from the inputs alone");
             return false;
         }
