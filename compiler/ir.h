@@ -179,6 +179,13 @@ bool lathe_value_same_shape(const struct lathe_graph *g, lathe_value_id a, lathe
     for (lathe_node_id n = (g)->first, follow = n == LATHE_NONE ? n : (g)->nodes[n].next; n != LATHE_NONE;         \
          n = follow, follow = n == LATHE_NONE ? n : (g)->nodes[n].next)
 
+/* ---- ir_snapshot.c: what a pass can be undone with. NULL or false when memory runs out. Restoring does not use it up.
+ * Symbols that were unified or bounded in between stay so. */
+struct lathe_graph_snapshot;
+struct lathe_graph_snapshot *lathe_graph_snapshot_take(const struct lathe_graph *g);
+bool lathe_graph_snapshot_restore(struct lathe_graph *g, const struct lathe_graph_snapshot *snapshot);
+void lathe_graph_snapshot_free(struct lathe_graph_snapshot **snapshot);
+
 /* ---- ir_check.c: SSA, order, types, use lists, shapes that agree with the shape function; LATHE_INTERNAL with the node */
 LATHE_NODISCARD enum lathe_status lathe_graph_check(struct lathe_graph *g, struct lathe_diag *diag);
 

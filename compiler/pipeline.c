@@ -1,0 +1,305 @@
+/* The order of the passes, with the reason for each step. */
+#include "ops_enums.h"
+#include "stages.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+struct step {
+    const char *pass;
+    bool for_execution; /* the reference execution needs it too */
+};
+
+static const struct step steps[] = {
+    /* Exporters write half of a graph as constants and shape arithmetic. It goes first, so that every matcher sees data
+     * flow alone. Folding makes operands uniform, which lets no-ops be seen; without them equal expressions are equal;
+     * and what all that leaves unused would count as a second user in the matchers. */
+    {"fold_constants", true},
+    {"drop_no_ops", false},
+    {"merge_equal_nodes", false},
+    {"drop_dead_nodes", true},
+    /* The length that the position tables allow decides whether a slice of a table is all of it. */
+    {"bound_positions", true},
+    {"fold_constants", false},
+    {"drop_no_ops", false},
+    {"drop_dead_nodes", false},
+    /* Norms and activations first: their patterns are closed, and the products around them are not part of them. */
+    {"fuse_layernorm", false},
+    {"fuse_activation", false},
+    /* Products with constants become linear, which tells them from the products inside attention. */
+    {"fuse_linear", false},
+    /* Attention next, from linear outputs to the linear that reads it; heads become column offsets, ... */
+    {"fuse_attention", false},
+    /* ... so that the three projections can become one product whose columns attention reads. */
+    {"fuse_qkv", false},
+    /* Only now are bias, activation and residual next to their product: views and transposes are gone. */
+    {"fuse_epilogue", false},
+    /* The norm behind the embedding look-ups takes their sum before it would look like a residual. */
+    {"fuse_embedding", false},
+    /* What is left of the residual sums goes into the norm behind them. */
+    {"fuse_skip_layernorm", false},
+    /* The fusions leave reshapes that cancel out, and equal masks that differed only in what was fused. */
+    {"fold_constants", false},
+    {"drop_no_ops", false},
+    {"merge_equal_nodes", false},
+    {"drop_dead_nodes", false},
+    /* Packing needs to see every operator that mixes tokens in its final form. */
+    {"pack_rows", false},
+    {"drop_no_ops", false},
+    {"merge_equal_nodes", false},
+    {"drop_dead_nodes", true},
+};
+
+struct run {
+    struct lathe_graph *g;
+    const struct lathe_pipeline_options *options;
+    struct lathe_report *report;
+    struct lathe_diag *diag;
+    struct lathe_pass_ctx ctx;
+};
+
+static bool is_disabled(const struct lathe_pipeline_options *o, const char *name) {
+    for (unsigned i = 0; i < o->disabled_count; i++)
+        if (!strcmp(o->disabled[i], name))
+            return true;
+    return false;
+}
+
+static unsigned count_nodes(const struct lathe_graph *g) {
+    unsigned count = 0;
+    LATHE_FOR_NODES(g, n)
+    count++;
+    return count;
+}
+
+static double milliseconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
+}
+
+/* A pass that left the graph broken is undone; with `check` it is a fault. */
+static enum lathe_status check_or_undo(struct run *r, const char *name, const struct lathe_graph_snapshot *before) {
+    struct lathe_diag *diag = malloc(sizeof *diag);
+    if (!diag)
+        return lathe_fail(r->diag, LATHE_MSG_NO_MEMORY, "pass %s", name);
+    lathe_diag_reset(diag);
+    enum lathe_status status = lathe_graph_check(r->g, diag);
+    if (status != LATHE_OK && r->options->check) {
+        status = lathe_fail(r->diag, diag->message, "after pass %s: %s", name, diag->text);
+    } else if (status != LATHE_OK) {
+        bool restored = lathe_graph_snapshot_restore(r->g, before);
+        r->ctx.changes = 0;
+        char text[1024];
+        snprintf(text, sizeof text, "pass %s was undone: %.900s", name, diag->text);
+        if (r->report)
+            lathe_report_warning(r->report, "PASS_UNDONE", "", text);
+        status = restored ? LATHE_OK : lathe_fail(r->diag, LATHE_MSG_NO_MEMORY, "undoing pass %s", name);
+    }
+    free(diag);
+    return status;
+}
+
+static enum lathe_status run_pass(struct run *r, const struct lathe_pass *pass) {
+    struct lathe_graph_snapshot *before = lathe_graph_snapshot_take(r->g);
+    if (!before)
+        return lathe_fail(r->diag, LATHE_MSG_NO_MEMORY, "pass %s", pass->name);
+    unsigned nodes_before = count_nodes(r->g);
+    double start = milliseconds();
+    r->ctx.changes = 0;
+    enum lathe_status status = pass->run(&r->ctx);
+    /* A pass may have bounded or replaced symbols. */
+    lathe_graph_resolve_dims(r->g);
+    if (status == LATHE_OK && r->g->out_of_memory)
+        status = lathe_fail(r->diag, LATHE_MSG_NO_MEMORY, "pass %s", pass->name);
+    double spent = milliseconds() - start;
+    if (status == LATHE_OK)
+        status = check_or_undo(r, pass->name, before);
+    if (status == LATHE_OK && r->report)
+        lathe_report_pass(r->report, pass->name, nodes_before, count_nodes(r->g), r->ctx.changes, spent);
+    lathe_graph_snapshot_free(&before);
+    lathe_arena_reset(r->ctx.scratch);
+    if (status == LATHE_OK && r->options->after_pass)
+        r->options->after_pass(r->options->user, pass->name, r->g);
+    return status;
+}
+
+/* ---- constants that hold the sizes of a trace */
+
+static enum lathe_status check_baked(const struct lathe_graph *g, const struct lathe_pass_options *pins,
+                                     struct lathe_diag *diag) {
+    for (uint32_t i = 0; i < g->baked_count; i++) {
+        const struct lathe_baked_dim *b = &g->baked[i];
+        int64_t pin = b->input_axis == 0 ? pins->pin_batch : b->input_axis == 1 ? pins->pin_seq : 0;
+        if (pin && pin != b->value)
+            return lathe_fail(diag, LATHE_MSG_SHAPE_BAKED, "%s (asked for %s=%lld)", b->text,
+                              lathe_dims_symbol_name(g->dims, b->symbol), (long long)pin);
+        if (!pin && b->refuse)
+            return lathe_fail(diag, LATHE_MSG_SHAPE_BAKED, "%s", b->text);
+    }
+    return LATHE_OK;
+}
+
+static void report_notes(const struct lathe_graph *g, struct lathe_report *report) {
+    struct lathe_text unified = {0};
+    for (uint32_t i = 0; i < g->note_count; i++) {
+        const struct lathe_graph_note *note = &g->notes[i];
+        if (note->code)
+            lathe_report_warning(report, note->code, note->node, note->text);
+        else
+            lathe_text_append(&unified, "%s%s", unified.length ? "; " : "", note->text);
+    }
+    if (unified.length)
+        lathe_report_note(report, "unified_axes", unified.data);
+    lathe_text_free(&unified);
+}
+
+/* ---- what was fused */
+
+static int64_t attr_int(const struct lathe_graph *g, lathe_node_id n, enum lathe_attr_key key) {
+    struct lathe_attrs attrs = lathe_node_attrs(g, n);
+    return lathe_attr_int(&attrs, key, 0);
+}
+
+struct fusion {
+    const char *name;
+    unsigned count;
+};
+enum {
+    ATTENTION,
+    EMBEDDING,
+    GELU,
+    GELU_TANH,
+    LAYERNORM,
+    LINEAR,
+    QKV,
+    QUICK_GELU,
+    RMSNORM,
+    SILU,
+    SKIP_LAYERNORM,
+    FUSIONS
+};
+
+/* The kinds that a node counts under, as bits. */
+static unsigned kinds_of(const struct lathe_graph *g, lathe_node_id n) {
+    const struct lathe_node *node = &g->nodes[n];
+    switch (node->op) {
+    case LATHE_OP_ATTENTION:
+    case LATHE_OP_ATTENTION_ROWS:
+    case LATHE_OP_SDPA:
+        return 1u << ATTENTION;
+    case LATHE_OP_LAYER_NORM:
+        return 1u << LAYERNORM;
+    case LATHE_OP_SKIP_LAYER_NORM:
+        return 1u << LAYERNORM | 1u << SKIP_LAYERNORM;
+    case LATHE_OP_EMBEDDING:
+        return node->in[0] != LATHE_NONE ? 1u << EMBEDDING | 1u << LAYERNORM : 1u << EMBEDDING;
+    case LATHE_OP_RMS_NORM:
+        return 1u << RMSNORM;
+    case LATHE_OP_GELU:
+        return 1u << GELU;
+    case LATHE_OP_GELU_TANH:
+        return 1u << GELU_TANH;
+    case LATHE_OP_QUICK_GELU:
+        return 1u << QUICK_GELU;
+    case LATHE_OP_SILU:
+        return 1u << SILU;
+    case LATHE_OP_LINEAR: {
+        unsigned kinds = 1u << LINEAR;
+        switch (attr_int(g, n, LATHE_ATTR_ACTIVATION)) {
+        case LATHE_ACT_GELU:
+            kinds |= 1u << GELU;
+            break;
+        case LATHE_ACT_GELU_TANH:
+            kinds |= 1u << GELU_TANH;
+            break;
+        case LATHE_ACT_QUICK_GELU:
+            kinds |= 1u << QUICK_GELU;
+            break;
+        case LATHE_ACT_SILU:
+            kinds |= 1u << SILU;
+            break;
+        default:
+            break;
+        }
+        return lathe_producer_of(g, node->in[1], LATHE_OP_CONCAT) != LATHE_NONE ? kinds | 1u << QKV : kinds;
+    }
+    default:
+        return 0;
+    }
+}
+
+/* A near miss at a node that a fusion took after all is none. `was` marks the nodes that were there at the start. */
+static void forget_fused_misses(const struct lathe_graph *g, const struct fusion *fusions, const bool *was,
+                                uint32_t was_count, struct lathe_report *report) {
+    for (lathe_node_id n = 0; n < was_count; n++)
+        for (int kind = 0; was[n] && g->nodes[n].op == LATHE_OP_NONE && kind < FUSIONS; kind++)
+            lathe_report_drop_missed(report, fusions[kind].name, g->nodes[n].name);
+    LATHE_FOR_NODES(g, n) {
+        unsigned kinds = kinds_of(g, n);
+        for (int kind = 0; kind < FUSIONS; kind++)
+            if (kinds & 1u << kind)
+                lathe_report_drop_missed(report, fusions[kind].name, g->nodes[n].name);
+    }
+}
+
+static void report_fusions(const struct lathe_graph *g, const bool *was, uint32_t was_count,
+                           struct lathe_report *report) {
+    struct fusion fusions[FUSIONS] = {
+        [ATTENTION] = {"attention", 0},
+        [EMBEDDING] = {"embedding", 0},
+        [GELU] = {"gelu", 0},
+        [GELU_TANH] = {"gelu_tanh", 0},
+        [LAYERNORM] = {"layernorm", 0},
+        [LINEAR] = {"linear", 0},
+        [QKV] = {"qkv", 0},
+        [QUICK_GELU] = {"quick_gelu", 0},
+        [RMSNORM] = {"rmsnorm", 0},
+        [SILU] = {"silu", 0},
+        [SKIP_LAYERNORM] = {"skip_layernorm", 0},
+    };
+    LATHE_FOR_NODES(g, n) {
+        unsigned kinds = kinds_of(g, n);
+        for (int kind = 0; kind < FUSIONS; kind++)
+            fusions[kind].count += kinds >> kind & 1;
+    }
+    for (int kind = 0; kind < FUSIONS; kind++)
+        lathe_report_fusion(report, fusions[kind].name, fusions[kind].count);
+    forget_fused_misses(g, fusions, was, was_count, report);
+}
+
+enum lathe_status lathe_pipeline_run(struct lathe_graph *g, const struct lathe_target *target,
+                                     const struct lathe_pipeline_options *options, struct lathe_report *report,
+                                     struct lathe_diag *diag) {
+    LATHE_TRY(check_baked(g, &options->pass, diag));
+    if (report)
+        report_notes(g, report);
+    uint32_t was_count = g->node_count;
+    bool *was = calloc((size_t)was_count + 1, sizeof *was);
+    struct run r = {g, options, report, diag, {0}};
+    r.ctx = (struct lathe_pass_ctx){
+        .graph = g, .target = target, .options = &options->pass, .report = report, .diag = diag};
+    r.ctx.scratch = lathe_arena_new();
+    enum lathe_status status = LATHE_OK;
+    if (!was || !r.ctx.scratch) {
+        status = lathe_fail(diag, LATHE_MSG_NO_MEMORY, "the passes");
+        goto done;
+    }
+    LATHE_FOR_NODES(g, n)
+    was[n] = true;
+    status = lathe_graph_check(g, diag);
+    for (size_t i = 0; i < sizeof steps / sizeof *steps && status == LATHE_OK; i++) {
+        const struct lathe_pass *pass = lathe_pass_by_name(steps[i].pass);
+        if (!pass || is_disabled(options, pass->name) || (options->reference && !steps[i].for_execution))
+            continue;
+        status = run_pass(&r, pass);
+    }
+    if (status == LATHE_OK && report)
+        report_fusions(g, was, was_count, report);
+done:
+    lathe_arena_free(&r.ctx.scratch);
+    free(was);
+    return status;
+}
