@@ -218,7 +218,8 @@ static lathe_value_id fill_up_mask(struct lathe_import *c, lathe_value_id mask, 
 static void scores_output(struct lathe_import *c, const struct standard *s, int64_t mode) {
     static const int64_t swap[4] = {0, 1, 3, 2};
     enum lathe_dtype dtype = lathe_imp_dtype(c, s->q);
-    lathe_value_id x = lathe_imp_binary(c, LATHE_OP_MATMUL, s->q, lathe_imp_transpose(c, s->k, swap, 4));
+    lathe_value_id k = repeat_heads(c, s->k, lathe_imp_dim_const(c, s->q, 1, "the number of heads"));
+    lathe_value_id x = lathe_imp_binary(c, LATHE_OP_MATMUL, s->q, lathe_imp_transpose(c, k, swap, 4));
     x = lathe_imp_binary(c, LATHE_OP_MUL, x, lathe_imp_scalar(c, dtype, s->scale));
     if (mode > 0 && s->softcap > 0) {
         lathe_value_id cap = lathe_imp_scalar(c, dtype, s->softcap);
@@ -259,17 +260,28 @@ static lathe_value_id with_past(struct lathe_import *c, uint32_t past, uint32_t 
     return x;
 }
 
+/* sdpa computes in f32; other types are converted around it. */
 static void emit_standard(struct lathe_import *c, const struct standard *s, bool causal) {
-    const lathe_value_id in[4] = {s->q, s->k, s->v, s->mask};
+    enum lathe_dtype dtype = lathe_imp_dtype(c, s->q);
+    lathe_value_id in[4] = {s->q, s->k, s->v, s->mask};
     uint32_t count = s->mask == LATHE_NONE ? 3 : 4;
+    for (uint32_t i = 0; i < count; i++)
+        if (lathe_imp_dtype(c, in[i]) != LATHE_BOOL)
+            in[i] = lathe_imp_cast(c, in[i], LATHE_F32);
+    bool last = !s->token_major && dtype == LATHE_F32;
     lathe_node_id n =
-        s->token_major ? lathe_imp_node(c, LATHE_OP_SDPA, in, count) : lathe_imp_result(c, 0, LATHE_OP_SDPA, in, count);
+        last ? lathe_imp_result(c, 0, LATHE_OP_SDPA, in, count) : lathe_imp_node(c, LATHE_OP_SDPA, in, count);
     lathe_imp_float(c, n, LATHE_ATTR_SCALE, s->scale);
     lathe_imp_int(c, n, LATHE_ATTR_CAUSAL, causal);
     lathe_imp_float(c, n, LATHE_ATTR_SOFTCAP, s->softcap);
     lathe_value_id y = lathe_imp_end(c, n);
-    if (!s->token_major)
+    if (last)
         return;
+    y = lathe_imp_cast(c, y, dtype);
+    if (!s->token_major) {
+        lathe_imp_bind(c, 0, y);
+        return;
+    }
     y = lathe_imp_transpose(c, y, heads_first, 4);
     lathe_dim width = lathe_dim_mul(c->g->dims, lathe_imp_dim(c, y, 2), lathe_imp_dim(c, y, 3));
     const lathe_dim dims[3] = {lathe_imp_dim(c, y, 0), lathe_imp_dim(c, y, 1), width};
@@ -288,10 +300,7 @@ LATHE_IMPORTER(attention23) {
     s.q = by_head(c, c->in[0], "q_num_heads");
     s.k = with_past(c, 4, 1, by_head(c, c->in[1], "kv_num_heads"));
     s.v = with_past(c, 5, 2, by_head(c, c->in[2], "kv_num_heads"));
-    int64_t heads = lathe_imp_dim_const(c, s.q, 1, "the number of heads");
     int64_t size = lathe_imp_dim_const(c, s.q, 3, "the size of a head");
-    s.k = repeat_heads(c, s.k, heads);
-    s.v = repeat_heads(c, s.v, heads);
     s.scale = lathe_imp_attr_float(c, "scale", 0);
     s.softcap = lathe_imp_attr_float(c, "softcap", 0);
     if (c->status != LATHE_OK)

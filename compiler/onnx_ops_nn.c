@@ -262,7 +262,7 @@ LATHE_IMPORTER(pool) {
     lathe_node_id n = max ? lathe_imp_results(c, 2, LATHE_OP_MAX_POOL, c->in, 1)
                           : lathe_imp_result(c, 0, LATHE_OP_AVERAGE_POOL, c->in, 1);
     set_window(c, n, &w);
-    lathe_imp_int(c, n, LATHE_ATTR_CEIL_MODE, lathe_imp_attr_int(c, "ceil_mode", 0) != 0);
+    lathe_imp_int(c, n, LATHE_ATTR_ROUND, lathe_imp_attr_int(c, "ceil_mode", 0) != 0);
     if (max)
         lathe_imp_int(c, n, LATHE_ATTR_STORAGE_ORDER, lathe_imp_attr_int(c, "storage_order", 0) != 0);
     else

@@ -73,7 +73,8 @@ lathe_value_id lathe_imp_integer_product(struct lathe_import *c, lathe_value_id 
     const lathe_value_id in[4] = {a, b, a_zero, b_zero};
     uint32_t count = b_zero != LATHE_NONE ? 4 : a_zero != LATHE_NONE ? 3 : 2;
     lathe_value_id sums = lathe_imp_end(c, lathe_imp_node(c, LATHE_OP_MATMUL_INTEGER, in, count));
-    lathe_value_id scale = lathe_imp_binary(c, LATHE_OP_MUL, a_scale, b_scale);
+    lathe_value_id scale =
+        lathe_imp_binary(c, LATHE_OP_MUL, lathe_imp_cast(c, a_scale, LATHE_F32), lathe_imp_cast(c, b_scale, LATHE_F32));
     return lathe_imp_binary(c, LATHE_OP_MUL, lathe_imp_cast(c, sums, LATHE_F32), scale);
 }
 
@@ -103,7 +104,7 @@ LATHE_IMPORTER(ms_dynamic_quantize_matmul) {
 /* Integer product, then the result quantized again. */
 LATHE_IMPORTER(qlinear_matmul) {
     lathe_value_id y = lathe_imp_integer_product(c, c->in[0], c->in[3], c->in[2], c->in[5], c->in[1], c->in[4]);
-    const lathe_value_id in[3] = {y, c->in[6], c->in[7]};
+    const lathe_value_id in[3] = {y, lathe_imp_cast(c, c->in[6], LATHE_F32), c->in[7]};
     lathe_node_id n = lathe_imp_result(c, 0, LATHE_OP_QUANTIZE_LINEAR, in, 3);
     lathe_imp_int(c, n, LATHE_ATTR_AXIS, 0);
     lathe_imp_int(c, n, LATHE_ATTR_TO, lathe_imp_dtype(c, c->in[7]));

@@ -368,14 +368,8 @@ LATHE_IMPORTER(cumsum) {
 }
 
 LATHE_IMPORTER(trilu) {
-    int64_t k = 0;
-    if (lathe_imp_has(c, 1) && !lathe_imp_scalar_known(c, c->in[1], &k)) {
-        lathe_imp_node_fail(c, LATHE_MSG_OPERAND_UNSUPPORTED, "its diagonal depends on data");
-        return;
-    }
-    lathe_node_id n = lathe_imp_result(c, 0, LATHE_OP_TRILU, c->in, 1);
+    lathe_node_id n = lathe_imp_result(c, 0, LATHE_OP_TRILU, c->in, c->n_in);
     lathe_imp_int(c, n, LATHE_ATTR_UPPER, lathe_imp_attr_int(c, "upper", 1) != 0);
-    lathe_imp_int(c, n, LATHE_ATTR_K, k);
     lathe_imp_end(c, n);
 }
 
