@@ -1,10 +1,11 @@
 /* lathe inspect: what an artifact holds, and where it runs. */
 #include "artifact_json.h"
 #include "cli.h"
+#include "known_answer.h"
+#include "lathe_compiler.h"
 #include "plan_graph.h"
 #include "plan_text.h"
 #include "printable.h"
-#include "replay_answer.h"
 #include "session_args.h"
 #include "target.h"
 #include "write_file.h"
@@ -150,13 +151,20 @@ static void summary(const struct lathe_artifact *a, const json_t *o, struct lath
 static enum lathe_status check(struct request *q, struct lathe_artifact *a, json_t *o, struct lathe_text *out,
                                struct lathe_diag *diag) {
     struct lathe_session_options options;
-    bool present;
-    double error;
+    struct lathe_known_answer_result r;
     LATHE_TRY(lathe_session_args_apply(&q->session, &options, diag));
-    LATHE_TRY(lathe_replay_answer(a, &options, &present, &error, diag));
-    json_object_set_new(o, "check", present ? json_pack("{sb, sf}", "passed", 1, "max_error", error) : json_null());
-    if (present)
-        lathe_text_append(out, "%-14sthe known answer is reproduced, largest error %.3g\n", "check", error);
+    LATHE_TRY(lathe_known_answer_replay(a, &options, &r, diag));
+    if (r.present && !(r.max_error <= LATHE_VERIFY_ATOL))
+        return lathe_fail(diag, LATHE_MSG_NOT_REPLAYED,
+                          "the known answer is not reproduced: largest error %g, bound %g (of values over 1: relative)",
+                          r.max_error, LATHE_VERIFY_ATOL);
+    json_object_set_new(
+        o, "check",
+        r.present ? json_pack("{sb, sf, sf}", "passed", 1, "max_error", r.max_error, "bound", LATHE_VERIFY_ATOL)
+                  : json_null());
+    if (r.present)
+        lathe_text_append(out, "%-14sthe known answer is reproduced, largest error %.3g, bound %g\n", "check",
+                          r.max_error, LATHE_VERIFY_ATOL);
     else
         lathe_text_append(out, "%-14sthe artifact holds no known answer; checksums and tables are right\n", "check");
     return LATHE_OK;

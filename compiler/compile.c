@@ -191,28 +191,22 @@ static enum lathe_status check_expectations(const struct job *j) {
 /* ---- artifact */
 
 static enum lathe_status emit(struct job *j) {
-    struct lathe_text inner = {0};
     int fd;
     enter(j, "emit");
     LATHE_TRY(lathe_temporary_beside(j->o->output, &j->unverified, &fd, j->diag));
     close(fd);
-    lathe_report_json(j->report, true, &inner);
     struct lathe_emit_options options = {
         .target = &j->target,
         .compress_level = j->o->compress_level,
         .jobs = j->o->jobs,
         .max_batch = j->o->max_batch,
         .max_seq = j->o->max_seq,
-        .report_json = inner.data,
         .labels = j->o->labels,
         .label_count = j->o->label_count,
         .source_sha256 = lathe_report_sha256(j->report),
         .known_answer = true,
     };
-    enum lathe_status status = inner.failed ? lathe_fail(j->diag, LATHE_MSG_NO_MEMORY, "no memory for the report")
-                                            : lathe_emit_file(j->graph, &options, j->unverified, j->report, j->diag);
-    lathe_text_free(&inner);
-    return status;
+    return lathe_emit_file(j->graph, &options, j->unverified, j->report, j->diag);
 }
 
 static void port_dims(const struct lathe_port *p, char *buffer, size_t size) {

@@ -89,7 +89,7 @@ static bool digits(const char *text, const char **end, uint64_t *out) {
 
 static enum lathe_status whole(const struct reader *r, const char *key, const yaml_node_t *node, uint64_t max,
                                uint64_t *out) {
-    const char *text, *end;
+    const char *text = "", *end = "";
     LATHE_TRY(number_text(r, key, node, &text));
     if (!digits(text, &end, out) || *end || *out > max)
         return FAIL(r, node, TARGET_VALUE, "%s: expected a whole number from 0 to %llu, found '%s'", key,
@@ -103,7 +103,7 @@ static enum lathe_status size_value(const struct reader *r, const char *key, con
         const char *unit;
         unsigned shift;
     } units[] = {{"", 0}, {"KiB", 10}, {"MiB", 20}, {"GiB", 30}};
-    const char *text, *end;
+    const char *text = "", *end = "";
     uint64_t n;
     LATHE_TRY(number_text(r, key, node, &text));
     if (digits(text, &end, &n))
@@ -117,7 +117,7 @@ static enum lathe_status size_value(const struct reader *r, const char *key, con
 }
 
 static enum lathe_status real(const struct reader *r, const char *key, const yaml_node_t *node, double *out) {
-    const char *text;
+    const char *text = "";
     LATHE_TRY(number_text(r, key, node, &text));
     size_t n = strlen(text), allowed = strspn(text, "0123456789."), points = 0;
     for (const char *p = text; *p; p++)
@@ -166,7 +166,7 @@ struct choice {
 
 static enum lathe_status choose(const struct reader *r, const char *key, const yaml_node_t *node,
                                 const struct choice *choices, size_t count, int *out) {
-    const char *text;
+    const char *text = "";
     LATHE_TRY(scalar(r, key, node, &text));
     char known[512] = "";
     for (size_t i = 0; i < count; i++) {
@@ -197,7 +197,7 @@ static enum lathe_status each(const struct reader *r, const char *key, const yam
 /* ---- the keys, each a function (reader, key, node) */
 
 static enum lathe_status set_name(const struct reader *r, const char *key, const yaml_node_t *node) {
-    const char *text;
+    const char *text = "";
     LATHE_TRY(word(r, key, node, sizeof r->target->name - 1, &text));
     if (strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") != strlen(text))
         return FAIL(r, node, TARGET_VALUE, "%s: only letters, digits, '.', '_' and '-', found '%s'", key, text);
@@ -206,7 +206,7 @@ static enum lathe_status set_name(const struct reader *r, const char *key, const
 }
 
 static enum lathe_status set_doc(const struct reader *r, const char *key, const yaml_node_t *node) {
-    const char *text;
+    const char *text = "";
     LATHE_TRY(word(r, key, node, sizeof r->target->doc - 1, &text));
     snprintf(r->target->doc, sizeof r->target->doc, "%s", text);
     return LATHE_OK;
@@ -303,7 +303,7 @@ static enum lathe_status set_shapes(const struct reader *r, const char *key, con
 #define MAX_SEQ   1048576
 
 static enum lathe_status add_bucket(const struct reader *r, const char *key, const yaml_node_t *node) {
-    const char *text, *end;
+    const char *text = "", *end = "";
     uint64_t batch = 0, seq = 0;
     LATHE_TRY(scalar(r, key, node, &text));
     if (!digits(text, &end, &batch) || *end != 'x' || !digits(end + 1, &end, &seq) || *end || !batch || !seq ||
@@ -371,7 +371,7 @@ static enum lathe_status add_operator(const struct reader *r, const char *key, c
 #include "ir_ops.def"
 #undef OP
     };
-    const char *text;
+    const char *text = "";
     LATHE_TRY(scalar(r, key, node, &text));
     for (size_t i = 0; i < sizeof list / sizeof *list; i++)
         if (!strcmp(list[i].text, text)) {
@@ -400,7 +400,7 @@ static enum lathe_status set_memory(const struct reader *r, const char *key, con
 }
 
 static enum lathe_status set_extends(const struct reader *r, const char *key, const yaml_node_t *node) {
-    const char *text;
+    const char *text = "";
     LATHE_TRY(word(r, key, node, 4000, &text));
     unsigned depth = 0;
     for (const struct lathe_target_chain *c = r->chain; c; c = c->up)
@@ -464,7 +464,7 @@ static enum lathe_status read_root(const struct reader *r) {
     const yaml_node_t *values[KEY_COUNT] = {NULL};
     for (const yaml_node_pair_t *p = root->data.mapping.pairs.start; p < root->data.mapping.pairs.top; p++) {
         const yaml_node_t *name = node_at(r, p->key);
-        const char *text;
+        const char *text = "";
         size_t i = 0;
         LATHE_TRY(scalar(r, "key", name, &text));
         while (i < KEY_COUNT && strcmp(keys[i].key, text))
