@@ -30,12 +30,14 @@ static const struct step steps[] = {
     {"fuse_activation", false},
     /* Products with constants become linear, which tells them from the products inside attention. */
     {"fuse_linear", false},
+    /* Biases move into them, where no view stands between: a linear with its bias is what fuse_qkv can join. */
+    {"fuse_epilogue", false},
     /* Attention next, from linear outputs to the linear that reads it; heads become column offsets, ... */
     {"fuse_attention", false},
-    /* ... so that the three projections can become one product whose columns attention reads. */
-    {"fuse_qkv", false},
-    /* Only now are bias, activation and residual next to their product: views and transposes are gone. */
+    /* ... so that biases behind a view are next to their product now, ... */
     {"fuse_epilogue", false},
+    /* ... and the three projections can become one product whose columns attention reads. */
+    {"fuse_qkv", false},
     /* The norm behind the embedding look-ups takes their sum before it would look like a residual. */
     {"fuse_embedding", false},
     /* What is left of the residual sums goes into the norm behind them. */
@@ -182,6 +184,20 @@ enum {
     FUSIONS
 };
 
+/* One product for the three projections: joined by fuse_qkv, or written so in the source. */
+static bool serves_qkv(const struct lathe_graph *g, lathe_node_id n) {
+    lathe_value_id y = g->nodes[n].out[0];
+    if (lathe_producer_of(g, g->nodes[n].in[1], LATHE_OP_CONCAT) != LATHE_NONE)
+        return true;
+    for (uint32_t i = 0; i < g->values[y].use_count; i++) {
+        const struct lathe_node *user = &g->nodes[g->values[y].uses[i]];
+        if ((user->op == LATHE_OP_ATTENTION || user->op == LATHE_OP_ATTENTION_ROWS) && user->in[0] == y &&
+            user->in[1] == y && user->in[2] == y)
+            return true;
+    }
+    return false;
+}
+
 /* The kinds that a node counts under, as bits. */
 static unsigned kinds_of(const struct lathe_graph *g, lathe_node_id n) {
     const struct lathe_node *node = &g->nodes[n];
@@ -224,7 +240,7 @@ static unsigned kinds_of(const struct lathe_graph *g, lathe_node_id n) {
         default:
             break;
         }
-        return lathe_producer_of(g, node->in[1], LATHE_OP_CONCAT) != LATHE_NONE ? kinds | 1u << QKV : kinds;
+        return serves_qkv(g, n) ? kinds | 1u << QKV : kinds;
     }
     default:
         return 0;

@@ -168,6 +168,17 @@ static bool serves_products(const struct lathe_graph *g, const struct lathe_node
     return true;
 }
 
+/* The joined weight of several products: packing reads its parts through the concat, so a copy would serve nothing. */
+static bool serves_packing(const struct lathe_graph *g, const struct lathe_node *node) {
+    if (node->op != LATHE_OP_CONCAT)
+        return false;
+    const struct lathe_value *value = &g->values[node->out[0]];
+    for (uint32_t i = 0; i < value->use_count; i++)
+        if (g->nodes[value->uses[i]].op == LATHE_OP_LINEAR && g->nodes[value->uses[i]].in[1] == node->out[0])
+            return true;
+    return false;
+}
+
 static bool foldable(const struct lathe_graph *g, const struct lathe_node *node, const struct lathe_op_info *info) {
     if (!info || node->n_in > MOST_OPERANDS || node->n_out > MOST_OUTPUTS ||
         (!info->run && node->op != LATHE_OP_RESHAPE))
@@ -181,7 +192,7 @@ static bool foldable(const struct lathe_graph *g, const struct lathe_node *node,
     for (uint32_t i = 0; i < node->n_out; i++)
         if (node->out[i] != LATHE_NONE && g->values[node->out[i]].is_output)
             return false;
-    return !serves_products(g, node) && size_allows(g, node);
+    return !serves_products(g, node) && !serves_packing(g, node) && size_allows(g, node);
 }
 
 /* Runs the operator; the outputs' elements lie in the graph's arena afterwards. */
