@@ -15,8 +15,8 @@ static int64_t only_symbol(const struct lathe_dims *t, lathe_dim d) {
         return -1;
     struct lathe_dim_term term;
     lathe_dim_term_at(t, d, 0, &term);
-    return term.factor == 1 && term.atom_count == 1 && term.atoms[0].kind == LATHE_ATOM_SYMBOL ? term.atoms[0].symbol
-                                                                                               : -1;
+    bool alone = term.factor == 1 && term.atom_count == 1 && term.atoms[0].kind == LATHE_ATOM_SYMBOL;
+    return alone ? (int64_t)term.atoms[0].symbol : -1;
 }
 
 static void find_inputs(struct lathe_lowered *l) {
