@@ -320,7 +320,7 @@ static void replace_below(struct lathe_attention_match *m, lathe_value_id v, lat
     struct lathe_graph *g = m->view.graph;
     uint32_t count = lathe_value_at(g, v)->use_count;
     lathe_node_id *users = lathe_arena_alloc_array(m->ctx->scratch, count ? count : 1, sizeof *users);
-    if (!users || depth > 8)
+    if (!users || !count || depth > 8)
         return;
     memcpy(users, lathe_value_at(g, v)->uses, count * sizeof *users);
     for (uint32_t i = 0; i < count; i++) {

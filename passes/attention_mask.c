@@ -55,6 +55,34 @@ static bool is_one(struct lathe_graph *g, lathe_dim d) {
     return lathe_dim_is_const(g->dims, d, &size) && size == 1;
 }
 
+/* The symbol that a dim is, when it is the first axis of an input; UINT32_MAX. */
+static uint32_t batch_symbol(struct lathe_graph *g, lathe_dim d) {
+    struct lathe_dim_term term;
+    for (uint32_t i = 0; i < g->input_count; i++) {
+        const struct lathe_value *v = lathe_value_at(g, g->inputs[i]);
+        if (v->rank < 1 || !lathe_attention_same_dim(g, v->dims[0], d) || lathe_dim_term_count(g->dims, d) != 1)
+            continue;
+        lathe_dim_term_at(g->dims, d, 0, &term);
+        if (term.factor == 1 && term.atom_count == 1 && term.atoms[0].kind == LATHE_ATOM_SYMBOL)
+            return term.atoms[0].symbol;
+    }
+    return UINT32_MAX;
+}
+
+/* A mask read at the batch index although its own first axis has another name, through flat indices say: the batch is
+ * one size, so both names mean it. */
+static void unify_batch(struct lathe_attention_match *m, lathe_dim d) {
+    struct lathe_graph *g = m->view.graph;
+    uint32_t symbol = batch_symbol(g, d);
+    char text[256];
+    if (symbol == UINT32_MAX || batch_symbol(g, m->batch) == UINT32_MAX)
+        return;
+    snprintf(text, sizeof text, "%.100s = %.100s", lathe_dims_symbol_name(g->dims, symbol),
+             lathe_dims_symbol_name(g->dims, batch_symbol(g, m->batch)));
+    lathe_graph_add_note(g, NULL, lathe_node_at(g, m->anchor)->name, text);
+    lathe_graph_substitute(g, symbol, lathe_dim_resolve(g->dims, m->batch));
+}
+
 /* The axes of an element as a plane that broadcasts to [B, N, Sq, Sk]; in that order only. */
 static bool plane_of(struct lathe_attention_match *m, const struct lathe_element *e, bool negated, struct plane *out) {
     struct lathe_graph *g = m->view.graph;
@@ -68,6 +96,9 @@ static bool plane_of(struct lathe_attention_match *m, const struct lathe_element
         if (is_one(g, v->dims[i]))
             continue;
         int axis = next;
+        if (axis == AXIS_B && lathe_index_equal(space, &e->at[i], &m->b) &&
+            !lathe_attention_same_dim(g, v->dims[i], m->batch))
+            unify_batch(m, v->dims[i]);
         for (; axis < AXES; axis++)
             if (lathe_attention_same_dim(g, v->dims[i], axis_extent(m, axis)) &&
                 lathe_index_equal(space, &e->at[i], axis_index(m, axis)))

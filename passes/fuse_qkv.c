@@ -8,7 +8,18 @@
 
 struct part {
     lathe_node_id linear;
+    lathe_node_id add;      /* of a bias that is not in the layer yet; LATHE_NONE */
+    lathe_value_id bias;    /* LATHE_NONE */
+    lathe_value_id result;  /* what attention reads, maybe behind a reshape */
     int64_t first, columns; /* in the merged rows */
+};
+
+/* Weights that were merged before: layers that share theirs (ALBERT) share the merged one too. */
+struct merged {
+    unsigned count;
+    lathe_value_id weights[3], biases[3];
+    lathe_value_id weight, bias;
+    const struct merged *next;
 };
 
 static struct lathe_attrs attrs_of(struct lathe_graph *g, lathe_node_id n) {
@@ -20,8 +31,16 @@ static lathe_value_id input_of(struct lathe_graph *g, lathe_node_id n, uint32_t 
     return index < node->n_in ? node->in[index] : LATHE_NONE;
 }
 
-/* The plain linear layer whose rows an operand of attention is: its result or a reshape of it that keeps the rows. */
-static lathe_node_id linear_of(struct lathe_graph *g, lathe_value_id v) {
+/* A constant with one number for each of `columns` columns, whatever its rank. */
+static bool is_bias(struct lathe_graph *g, lathe_value_id v, int64_t columns) {
+    int64_t last;
+    return lathe_value_is_constant(g, v) && lathe_value_at(g, v)->dtype == LATHE_F32 &&
+           lathe_value_count(g, v) == columns && lathe_value_dim_is(g, v, -1, &last) && last == columns;
+}
+
+/* The plain linear layer whose rows an operand of attention is: its result, with a bias added or not, or a reshape of
+ * it that keeps the rows. */
+static bool find_part(struct lathe_graph *g, lathe_value_id v, struct part *out) {
     lathe_dim width = lathe_value_dim(g, v, -1);
     for (unsigned depth = 0; depth < 8; depth++) {
         lathe_node_id view = lathe_producer_of(g, v, LATHE_OP_RESHAPE);
@@ -29,26 +48,39 @@ static lathe_node_id linear_of(struct lathe_graph *g, lathe_value_id v) {
             break;
         v = lathe_node_at(g, view)->in[0];
     }
-    lathe_node_id n = lathe_producer_of(g, v, LATHE_OP_LINEAR);
-    int64_t columns;
-    if (n == LATHE_NONE || lathe_dim_resolve(g->dims, lathe_value_dim(g, v, -1)) != lathe_dim_resolve(g->dims, width) ||
-        !lathe_value_dim_is(g, v, -1, &columns) || columns <= 0)
-        return LATHE_NONE;
+    *out = (struct part){.add = lathe_producer_of(g, v, LATHE_OP_ADD), .bias = LATHE_NONE, .result = v};
+    if (!lathe_value_dim_is(g, v, -1, &out->columns) || out->columns <= 0 ||
+        lathe_dim_resolve(g->dims, lathe_value_dim(g, v, -1)) != lathe_dim_resolve(g->dims, width))
+        return false;
+    if (out->add != LATHE_NONE) {
+        unsigned side = is_bias(g, input_of(g, out->add, 1), out->columns) ? 1 : 0;
+        out->bias = input_of(g, out->add, side);
+        v = input_of(g, out->add, 1 - side);
+        if (!is_bias(g, out->bias, out->columns) ||
+            lathe_value_at(g, v)->rank != lathe_value_at(g, out->result)->rank ||
+            lathe_value_only_use(g, v) != out->add)
+            return false;
+    }
+    lathe_node_id n = out->linear = lathe_producer_of(g, v, LATHE_OP_LINEAR);
+    if (n == LATHE_NONE)
+        return false;
     lathe_value_id w = input_of(g, n, 1), bias = input_of(g, n, 2);
     struct lathe_attrs attrs = attrs_of(g, n);
     if (input_of(g, n, 3) != LATHE_NONE || lathe_attr_int(&attrs, LATHE_ATTR_ACTIVATION, 0) != 0 ||
-        !lathe_value_is_constant(g, w) || lathe_value_at(g, w)->rank != 2)
-        return LATHE_NONE;
-    if (bias != LATHE_NONE && (!lathe_value_is_constant(g, bias) || lathe_value_at(g, bias)->dtype != LATHE_F32 ||
-                               lathe_value_count(g, bias) != columns))
-        return LATHE_NONE;
-    return n;
+        !lathe_value_is_constant(g, w) || lathe_value_at(g, w)->rank != 2 || lathe_value_at(g, v)->dtype != LATHE_F32)
+        return false;
+    if (bias != LATHE_NONE) {
+        if (out->add != LATHE_NONE || !is_bias(g, bias, out->columns))
+            return false;
+        out->bias = bias;
+    }
+    return true;
 }
 
-static bool are_alike(struct lathe_graph *g, lathe_node_id a, lathe_node_id b) {
-    struct lathe_attrs x = attrs_of(g, a), y = attrs_of(g, b);
-    return input_of(g, a, 0) == input_of(g, b, 0) &&
-           lathe_value_at(g, input_of(g, a, 1))->dtype == lathe_value_at(g, input_of(g, b, 1))->dtype &&
+static bool are_alike(struct lathe_graph *g, const struct part *a, const struct part *b) {
+    struct lathe_attrs x = attrs_of(g, a->linear), y = attrs_of(g, b->linear);
+    return input_of(g, a->linear, 0) == input_of(g, b->linear, 0) &&
+           lathe_value_at(g, input_of(g, a->linear, 1))->dtype == lathe_value_at(g, input_of(g, b->linear, 1))->dtype &&
            lathe_attr_int(&x, LATHE_ATTR_TRANS_B, 0) == lathe_attr_int(&y, LATHE_ATTR_TRANS_B, 0);
 }
 
@@ -63,11 +95,10 @@ static lathe_value_id merge_bias(struct lathe_pass_ctx *ctx, const struct part *
         return LATHE_NONE;
     }
     for (unsigned i = 0; i < count; i++) {
-        lathe_value_id bias = input_of(g, parts[i].linear, 2);
-        if (bias == LATHE_NONE)
+        if (parts[i].bias == LATHE_NONE)
             continue;
         any = true;
-        memcpy(sum + parts[i].first, lathe_value_at(g, bias)->data, (size_t)parts[i].columns * sizeof *sum);
+        memcpy(sum + parts[i].first, lathe_value_at(g, parts[i].bias)->data, (size_t)parts[i].columns * sizeof *sum);
     }
     return any ? lathe_graph_add_constant_copy(g, "qkv_bias", LATHE_F32, 1, &columns, sum) : LATHE_NONE;
 }
@@ -88,6 +119,36 @@ static lathe_value_id merge_weight(struct lathe_graph *g, lathe_node_id before, 
     if (w != LATHE_NONE)
         lathe_node_set_int(g, lathe_value_at(g, w)->producer, LATHE_ATTR_AXIS, axis);
     return w;
+}
+
+/* Weight and bias of the merged layer, made or found among those made before. */
+static bool merge_constants(struct lathe_pass_ctx *ctx, const struct merged **known, lathe_node_id before,
+                            const struct part *parts, unsigned count, int64_t columns, lathe_value_id *weight,
+                            lathe_value_id *bias) {
+    struct lathe_graph *g = ctx->graph;
+    for (const struct merged *m = *known; m; m = m->next) {
+        bool same = m->count == count;
+        for (unsigned i = 0; i < count && same; i++)
+            same = m->weights[i] == input_of(g, parts[i].linear, 1) && m->biases[i] == parts[i].bias;
+        if (same) {
+            *weight = m->weight;
+            *bias = m->bias;
+            return true;
+        }
+    }
+    struct merged *m = lathe_arena_alloc(ctx->scratch, sizeof *m);
+    if (!m)
+        return false;
+    m->count = count;
+    for (unsigned i = 0; i < count; i++) {
+        m->weights[i] = input_of(g, parts[i].linear, 1);
+        m->biases[i] = parts[i].bias;
+    }
+    *weight = m->weight = merge_weight(g, before, parts, count, columns);
+    *bias = m->bias = merge_bias(ctx, parts, count, columns);
+    m->next = *known;
+    *known = m;
+    return m->weight != LATHE_NONE && !g->out_of_memory;
 }
 
 /* Columns [first, first + columns) of the merged rows, for what still reads them. */
@@ -127,35 +188,33 @@ static bool has_shape(struct lathe_graph *g, lathe_value_id v, int rank, const l
 }
 
 /* Merges the parts, which operands `of[0..3)` of the attention read (count: not one of them). */
-static void merge(struct lathe_pass_ctx *ctx, lathe_node_id attention, struct part *parts, unsigned count,
-                  const unsigned of[3]) {
+static bool merge(struct lathe_pass_ctx *ctx, const struct merged **known, lathe_node_id attention, struct part *parts,
+                  unsigned count, const unsigned of[3]) {
     static const enum lathe_attr_key offset_keys[3] = {LATHE_ATTR_Q_OFFSET, LATHE_ATTR_K_OFFSET, LATHE_ATTR_V_OFFSET};
     struct lathe_graph *g = ctx->graph;
     int64_t columns = 0;
     for (unsigned i = 0; i < count; i++) {
         parts[i].first = columns;
-        if (!lathe_value_dim_is(g, lathe_node_at(g, parts[i].linear)->out[0], -1, &parts[i].columns) ||
-            !lathe_add_i64(columns, parts[i].columns, &columns))
-            return;
+        if (!lathe_add_i64(columns, parts[i].columns, &columns))
+            return true;
     }
     lathe_node_id before = first_in_order(g, parts, count), head = parts[0].linear;
     struct lathe_value row = *lathe_value_at(g, lathe_node_at(g, head)->out[0]);
-    lathe_value_id w = merge_weight(g, before, parts, count, columns);
-    lathe_value_id bias = merge_bias(ctx, parts, count, columns);
-    if (w == LATHE_NONE || g->out_of_memory)
-        return;
+    lathe_value_id w, bias;
+    if (!merge_constants(ctx, known, before, parts, count, columns, &w, &bias))
+        return false;
     char name[256];
     snprintf(name, sizeof name, "%.200s/qkv", row.name);
     row.dims[row.rank - 1] = lathe_dim_const(g->dims, columns);
     lathe_value_id in[3] = {input_of(g, head, 0), w, bias};
     lathe_value_id merged = lathe_graph_add_value(g, name, row.dtype, row.rank, row.dims);
+    if (merged == LATHE_NONE)
+        return false;
     lathe_node_id node =
-        merged == LATHE_NONE
-            ? LATHE_NONE
-            : lathe_graph_add_node(g, before, LATHE_OP_LINEAR, lathe_node_at(g, head)->name,
-                                   lathe_node_at(g, head)->origin, in, bias == LATHE_NONE ? 2 : 3, &merged, 1);
+        lathe_graph_add_node(g, before, LATHE_OP_LINEAR, lathe_node_at(g, head)->name, lathe_node_at(g, head)->origin,
+                             in, bias == LATHE_NONE ? 2 : 3, &merged, 1);
     if (node == LATHE_NONE)
-        return;
+        return false;
     struct lathe_attrs attrs = attrs_of(g, head);
     if (lathe_attr_int(&attrs, LATHE_ATTR_TRANS_B, 0))
         lathe_node_set_int(g, node, LATHE_ATTR_TRANS_B, 1);
@@ -165,62 +224,64 @@ static void merge(struct lathe_pass_ctx *ctx, lathe_node_id attention, struct pa
     for (unsigned i = 0; i < 3; i++) {
         if (of[i] == count)
             continue;
-        lathe_value_id old = input_of(g, attention, i);
-        struct lathe_value shape = *lathe_value_at(g, old);
+        struct lathe_value shape = *lathe_value_at(g, input_of(g, attention, i));
         shape.dims[shape.rank - 1] = lathe_dim_const(g->dims, columns);
         if (!has_shape(g, rows, shape.rank, shape.dims)) {
             snprintf(name, sizeof name, "%.200s/qkv_rows", row.name);
             rows =
                 lathe_graph_emit(g, attention, LATHE_OP_RESHAPE, name, &merged, 1, shape.dtype, shape.rank, shape.dims);
             if (rows == LATHE_NONE)
-                return;
+                return false;
         }
         attrs = attrs_of(g, attention);
         int64_t offset = lathe_attr_int(&attrs, offset_keys[i], 0) + parts[of[i]].first;
-        lathe_node_id producer = lathe_value_at(g, old)->producer;
+        lathe_node_id view = lathe_producer_of(g, input_of(g, attention, i), LATHE_OP_RESHAPE);
         lathe_node_set_int(g, attention, offset_keys[i], offset);
         lathe_node_set_input(g, attention, i, rows);
-        if (producer != LATHE_NONE && lathe_node_at(g, producer)->op == LATHE_OP_RESHAPE &&
-            !lathe_value_use_total(g, old))
-            lathe_graph_remove_dead_from(g, producer);
+        /* views of the old rows go, the layers themselves below */
+        while (view != LATHE_NONE && !lathe_value_use_total(g, lathe_node_at(g, view)->out[0])) {
+            lathe_node_id next = lathe_producer_of(g, input_of(g, view, 0), LATHE_OP_RESHAPE);
+            lathe_graph_remove_node(g, view);
+            view = next;
+        }
     }
     for (unsigned i = 0; i < count; i++) {
-        lathe_node_id old = parts[i].linear;
-        if (lathe_node_at(g, old)->op == LATHE_OP_NONE)
-            continue; /* went with its reshape */
-        lathe_value_id result = lathe_node_at(g, old)->out[0];
-        if (lathe_value_use_total(g, result)) {
+        if (lathe_value_use_total(g, parts[i].result)) {
             lathe_value_id slice =
-                slice_of(g, lathe_node_at(g, node)->next, merged, lathe_value_at(g, result)->name, &parts[i]);
+                slice_of(g, lathe_node_at(g, node)->next, merged, lathe_value_at(g, parts[i].result)->name, &parts[i]);
             if (slice == LATHE_NONE)
-                return;
-            lathe_graph_replace_uses(g, result, slice);
+                return false;
+            lathe_graph_replace_uses(g, parts[i].result, slice);
         }
-        lathe_graph_remove_node(g, old);
+        if (parts[i].add != LATHE_NONE)
+            lathe_graph_remove_node(g, parts[i].add);
+        lathe_graph_remove_node(g, parts[i].linear);
     }
     ctx->changes++;
+    return true;
 }
 
-static void try_attention(struct lathe_pass_ctx *ctx, lathe_node_id attention) {
+static bool try_attention(struct lathe_pass_ctx *ctx, const struct merged **known, lathe_node_id attention) {
     struct lathe_graph *g = ctx->graph;
-    lathe_node_id linear[3];
+    struct part found[3];
+    bool is_part[3];
     for (unsigned i = 0; i < 3; i++)
-        linear[i] = linear_of(g, input_of(g, attention, i));
-    /* q, k and v of one input, else k and v, else whichever two are alike */
+        is_part[i] = find_part(g, input_of(g, attention, i), &found[i]);
+    /* q, k and v of one input, or two of them: in cross attention k and v */
     for (unsigned start = 0; start < 2; start++) {
         struct part parts[3];
         unsigned of[3], count = 0;
-        if (linear[start] == LATHE_NONE)
+        if (!is_part[start])
             continue;
         for (unsigned i = 0; i < 3; i++) {
             of[i] = 3;
-            if (i < start || linear[i] == LATHE_NONE || !are_alike(g, linear[start], linear[i]))
+            if (i < start || !is_part[i] || !are_alike(g, &found[start], &found[i]))
                 continue;
             unsigned k = 0;
-            while (k < count && parts[k].linear != linear[i])
+            while (k < count && parts[k].linear != found[i].linear)
                 k++;
             if (k == count)
-                parts[count++] = (struct part){.linear = linear[i]};
+                parts[count++] = found[i];
             of[i] = k;
         }
         if (count < 2)
@@ -228,15 +289,17 @@ static void try_attention(struct lathe_pass_ctx *ctx, lathe_node_id attention) {
         for (unsigned i = 0; i < 3; i++)
             if (of[i] == 3)
                 of[i] = count;
-        merge(ctx, attention, parts, count, of);
-        return;
+        return merge(ctx, known, attention, parts, count, of);
     }
+    return true;
 }
 
 enum lathe_status lathe_pass_fuse_qkv(struct lathe_pass_ctx *ctx) {
     struct lathe_graph *g = ctx->graph;
-    LATHE_FOR_NODES(g, n)
-    if (lathe_node_at(g, n)->op == LATHE_OP_ATTENTION)
-        try_attention(ctx, n);
-    return g->out_of_memory ? lathe_fail(ctx->diag, LATHE_MSG_NO_MEMORY, "fuse_qkv: out of memory") : LATHE_OK;
+    const struct merged *known = NULL;
+    bool ok = true;
+    for (lathe_node_id n = g->first; n != LATHE_NONE && ok; n = lathe_node_at(g, n)->next)
+        if (lathe_node_at(g, n)->op == LATHE_OP_ATTENTION)
+            ok = try_attention(ctx, &known, n);
+    return ok && !g->out_of_memory ? LATHE_OK : lathe_fail(ctx->diag, LATHE_MSG_NO_MEMORY, "fuse_qkv: out of memory");
 }

@@ -70,6 +70,26 @@ static enum lathe_status run_node(struct graph_run *run, lathe_node_id n, const 
         attrs[i].type = LATHE_ATTR_INTS;
         attrs[i].ints = lists[i];
     }
+    if (node->n_out == 1 && out[0] && lathe_value_at(g, node->out[0])->content) {
+        /* shape arithmetic: known without running */
+        const struct lathe_value *value = lathe_value_at(g, node->out[0]);
+        for (uint32_t i = 0; i < value->content_count; i++) {
+            int64_t number;
+            if (!lathe_dim_eval(g->dims, value->content[i], run->symbols, &number))
+                return lathe_fail(diag, LATHE_MSG_BUG, "graph_run: %s has unknown content", value->name);
+            if (value->dtype == LATHE_I64)
+                ((int64_t *)out[0]->data)[i] = number;
+            else if (value->dtype == LATHE_I32)
+                ((int32_t *)out[0]->data)[i] = (int32_t)number;
+            else if (value->dtype == LATHE_F32)
+                ((float *)out[0]->data)[i] = (float)number;
+            else if (value->dtype == LATHE_BOOL)
+                ((uint8_t *)out[0]->data)[i] = number != 0;
+            else
+                return lathe_fail(diag, LATHE_MSG_BUG, "graph_run: %s has content of another type", value->name);
+        }
+        return LATHE_OK;
+    }
     if (info->flags & LATHE_OPF_VIEW) {
         memcpy(out[0]->data, in[0]->data, (size_t)lathe_tensor_count(in[0]) * lathe_dtype_bytes(in[0]->dtype));
         return LATHE_OK;
@@ -95,7 +115,7 @@ enum lathe_status graph_run_nodes(struct graph_run *run, struct lathe_diag *diag
     struct lathe_kernels kernels;
     lathe_kernels_select(0, &kernels);
     LATHE_FOR_NODES(run->graph, n)
-        LATHE_TRY(run_node(run, n, &kernels, diag));
+    LATHE_TRY(run_node(run, n, &kernels, diag));
     return LATHE_OK;
 }
 
