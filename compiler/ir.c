@@ -130,6 +130,9 @@ bool lathe_graph_grow(struct lathe_graph *g, void **array, uint32_t count, uint3
 
 lathe_value_id lathe_graph_add_value(struct lathe_graph *g, const char *name, enum lathe_dtype dtype, int rank,
                                      const lathe_dim *dims) {
+    lathe_dim shape[LATHE_MAX_RANK]; /* `dims` may stand in the table of values, which moves when it grows */
+    for (int i = 0; i < LATHE_MAX_RANK; i++)
+        shape[i] = dims && i < rank ? dims[i] : LATHE_DIM_NONE;
     void *values = g->values;
     if (!lathe_graph_grow(g, &values, g->value_count, &g->value_capacity, sizeof *g->values))
         return LATHE_NONE;
@@ -146,7 +149,7 @@ lathe_value_id lathe_graph_add_value(struct lathe_graph *g, const char *name, en
     lathe_value_id id = g->value_count;
     g->values[id] = (struct lathe_value){.name = copy, .dtype = dtype, .rank = rank, .producer = LATHE_NONE};
     for (int i = 0; i < LATHE_MAX_RANK; i++)
-        g->values[id].dims[i] = dims && i < rank ? dims[i] : LATHE_DIM_NONE;
+        g->values[id].dims[i] = shape[i];
     uint32_t hash = hash_name(copy);
     struct name_slot *slot = find_name(g, copy, hash);
     *slot = (struct name_slot){hash, id + 1, 0};
