@@ -200,7 +200,8 @@ static bool fuse(struct lathe_pass_ctx *ctx, lathe_node_id norm) {
     const struct lathe_node *node = &g->nodes[norm];
     lathe_value_id sum = node->in[0];
     struct summands s = {.at = norm};
-    if (g->values[sum].rank != 3 || lathe_attr_int(&attrs, LATHE_ATTR_AXIS, -1) != 2)
+    if (g->values[sum].rank != 3 || g->values[sum].dtype != LATHE_F32 ||
+        lathe_attr_int(&attrs, LATHE_ATTR_AXIS, -1) != 2)
         return false;
     bool complete = take_sum(g, sum, sum, &s, MAX_SUMMANDS);
     if (!s.any_lookup)

@@ -166,6 +166,11 @@ static bool folded_shift(const struct lathe_graph *g, struct candidate *c, struc
 static bool rewrite(struct lathe_pass_ctx *ctx, struct candidate *c, struct walk *w) {
     struct lathe_graph *g = ctx->graph;
     lathe_node_id last = g->values[w->value].producer;
+    if (g->values[w->source].dtype != LATHE_F32) {
+        snprintf(c->why, sizeof c->why, "the operand is %s, expected f32",
+                 lathe_dtype_name(g->values[w->source].dtype));
+        return false;
+    }
     if (g->values[w->source].dtype != g->values[w->value].dtype || !lathe_value_same_shape(g, w->source, w->value)) {
         snprintf(c->why, sizeof c->why, "the result has another type or shape than the operand");
         return false;

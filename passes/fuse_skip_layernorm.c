@@ -9,6 +9,8 @@ static bool fuse(struct lathe_pass_ctx *ctx, lathe_node_id norm) {
     lathe_value_id sum = node->in[0];
     double epsilon = lathe_attr_float(&attrs, LATHE_ATTR_EPSILON, 1e-5);
     lathe_node_id add = lathe_producer_of(g, sum, LATHE_OP_ADD);
+    if (g->values[sum].dtype != LATHE_F32)
+        return false;
     if (add == LATHE_NONE) {
         add = lathe_producer_of(g, sum, LATHE_OP_SUM);
         if (add == LATHE_NONE || g->nodes[add].n_in != 2)
