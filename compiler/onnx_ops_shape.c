@@ -242,7 +242,7 @@ LATHE_IMPORTER(gather_nd) {
 }
 
 LATHE_IMPORTER(scatter) {
-    static const char *const reductions[] = {"none", "add", "mul", "min", "max"};
+    static const char *const reductions[] = {"none", "add", "mul", "max", "min"};
     bool by_element = strcmp(c->node->op_type, "ScatterND") != 0;
     const char *name = lathe_imp_attr_string(c, "reduction", "none");
     int reduction = 0;
@@ -387,8 +387,36 @@ LATHE_IMPORTER(depth_to_space) {
     import_depth(c, LATHE_OP_DEPTH_TO_SPACE, !strcmp(mode, "CRD"));
 }
 
+/* Mode CRD: the channel stays outermost in the new channels. */
+static void space_to_depth_crd(struct lathe_import *c, int64_t block) {
+    static const int64_t perm[6] = {0, 1, 3, 5, 2, 4};
+    struct lathe_dims *t = c->g->dims;
+    if (lathe_imp_rank(c, c->in[0]) != 4 || block < 1) {
+        lathe_imp_node_fail(c, LATHE_MSG_OPERAND, "it needs an operand of rank 4 and a blocksize of at least 1");
+        return;
+    }
+    lathe_dim n = lathe_imp_dim(c, c->in[0], 0), channels = lathe_imp_dim(c, c->in[0], 1),
+              b = lathe_imp_number(c, block);
+    lathe_dim h = lathe_dim_div_exact(t, lathe_imp_dim(c, c->in[0], 2), b);
+    lathe_dim w = lathe_dim_div_exact(t, lathe_imp_dim(c, c->in[0], 3), b);
+    if (h == LATHE_DIM_NONE || w == LATHE_DIM_NONE) {
+        lathe_imp_node_fail(c, LATHE_MSG_OPERAND, "blocksize %lld does not divide its height and width",
+                            (long long)block);
+        return;
+    }
+    const lathe_dim six[6] = {n, channels, h, b, w, b};
+    const lathe_dim four[4] = {n, lathe_dim_mul(t, channels, lathe_dim_mul(t, b, b)), h, w};
+    lathe_imp_result_view(c, 0, lathe_imp_transpose(c, lathe_imp_view(c, c->in[0], 6, six), perm, 6), 4, four);
+}
+
 LATHE_IMPORTER(space_to_depth) {
-    import_depth(c, LATHE_OP_SPACE_TO_DEPTH, false);
+    const char *mode = lathe_imp_attr_string(c, "mode", "DCR");
+    if (strcmp(mode, "DCR") && strcmp(mode, "CRD"))
+        lathe_imp_node_fail(c, LATHE_MSG_ATTRIBUTE, "mode is '%s'; it may be DCR or CRD", mode);
+    if (!strcmp(mode, "CRD"))
+        space_to_depth_crd(c, lathe_imp_attr_int(c, "blocksize", 0));
+    else
+        import_depth(c, LATHE_OP_SPACE_TO_DEPTH, false);
 }
 
 /* ---- reductions */
