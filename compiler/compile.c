@@ -21,6 +21,7 @@ struct job {
     struct lathe_model_file *file;
     struct lathe_graph *graph;
     uint64_t weights; /* bytes of constants of the source */
+    double tolerance; /* of the verification, absolute and relative: by the narrowest float type of the source */
     char *unverified; /* the artifact under its temporary name, while it is there */
 };
 
@@ -121,6 +122,17 @@ static enum lathe_status model_path(const char *given, char **path, struct lathe
     return status;
 }
 
+/* A fused operator keeps in f32 what the source rounds to 16 bits at every step. */
+static double verify_tolerance(const struct lathe_graph *g) {
+    double tolerance = LATHE_VERIFY_ATOL;
+    for (uint32_t v = 0; v < g->value_count; v++) {
+        enum lathe_dtype dtype = g->values[v].dtype;
+        double own = dtype == LATHE_BF16 ? LATHE_VERIFY_TOL_BF16 : dtype == LATHE_F16 ? LATHE_VERIFY_TOL_F16 : 0;
+        tolerance = own > tolerance ? own : tolerance;
+    }
+    return tolerance;
+}
+
 static uint64_t constant_bytes(struct lathe_graph *g) {
     uint64_t total = 0;
     for (uint32_t v = 0; v < g->value_count; v++) {
@@ -133,6 +145,7 @@ static uint64_t constant_bytes(struct lathe_graph *g) {
 /* What the compile will need is known as soon as the model is read: said, and compared with the room on the disk. */
 static enum lathe_status check_sizes(struct job *j) {
     j->weights = constant_bytes(j->graph);
+    j->tolerance = verify_tolerance(j->graph);
     if (j->o->sizes)
         j->o->sizes(j->o->user, j->weights, j->weights + j->weights * 3 / 10 + (UINT64_C(200) << 20));
     const char *slash = strrchr(j->o->output, '/');
@@ -241,7 +254,7 @@ static void report_shapes(const struct job *j, const struct lathe_artifact *a) {
 static enum lathe_status compare_outputs(const struct job *j, const struct lathe_checker *checker,
                                          const struct lathe_feeds *feeds, const struct lathe_answers *want,
                                          const char *what) {
-    const struct lathe_bounds bounds = {.has_tolerance = true, .atol = LATHE_VERIFY_ATOL, .rtol = LATHE_VERIFY_RTOL};
+    const struct lathe_bounds bounds = {.has_tolerance = true, .atol = j->tolerance, .rtol = j->tolerance};
     for (unsigned i = 0; i < lathe_artifact_output_count(checker->artifact); i++) {
         const char *name = lathe_artifact_output(checker->artifact, i)->name;
         int k = 0;
@@ -253,7 +266,7 @@ static enum lathe_status compare_outputs(const struct job *j, const struct lathe
         lathe_checker_compare(checker, feeds, i, &want->at[k], &bounds, false, &c);
         char text[384];
         snprintf(text, sizeof text, "%.200s against the unfused graph, %s", name, what);
-        lathe_report_verification(j->report, text, c.max_error, LATHE_VERIFY_ATOL, c.passed);
+        lathe_report_verification(j->report, text, c.max_error, j->tolerance, c.passed);
         if (!c.passed)
             return lathe_fail(j->diag, LATHE_MSG_VERIFY_FAILED, "verification against the unfused graph, %s: %s", what,
                               c.why);

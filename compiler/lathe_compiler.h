@@ -16,6 +16,8 @@ enum lathe_verify_mode {
 #define LATHE_VERIFY_AUTO_BYTES (UINT64_C(1) << 30)
 #define LATHE_VERIFY_ATOL       1e-4 /* f32 against the unfused graph on plain C operators (DESIGN.md "Numbers") */
 #define LATHE_VERIFY_RTOL       1e-4 /* for outputs far from 1 */
+#define LATHE_VERIFY_TOL_F16    4e-3 /* both, when the source has f16 values: 4 units of their last place at 1 */
+#define LATHE_VERIFY_TOL_BF16   3.2e-2 /* the same for bf16 */
 
 struct lathe_compile_options {
     const char *model, *output;

@@ -71,8 +71,13 @@ static inline double floor_mod_f64(double a, double b) {
     double r = fmod(a, b);
     return r != 0 && (r < 0) != (b < 0) ? r + b : r == 0 ? copysign(0, b) : r;
 }
-static inline uint64_t shift(uint64_t a, uint64_t b, bool right) {
-    return b > 63 ? 0 : right ? a >> b : a << b;
+/* By less than 0 or more than the width: only copies of the sign bit are left, to the left zeros. Narrow types come as
+ * 64 bits, so the sign bit of their own is copied. */
+static inline uint64_t shift_left(uint64_t a, uint64_t b) {
+    return b > 63 ? 0 : a << b;
+}
+static inline int64_t shift_right(int64_t a, int64_t b) {
+    return a >> (b < 0 || b > 63 ? 63 : b);
 }
 
 /* Unsigned arithmetic: integers wrap. A division by 0 gives 0. */
@@ -103,8 +108,9 @@ TEST_LOOPS(greater_equal, a >= b)
 INT_LOOPS(bit_and, a &b)
 INT_LOOPS(bit_or, a | b)
 INT_LOOPS(bit_xor, a ^ b)
-INT_LOOPS(shift_left, shift((uint64_t)a, (uint64_t)b, false))
-INT_LOOPS(shift_right, shift((uint64_t)a, (uint64_t)b, true))
+INT_LOOPS(shift_left, shift_left((uint64_t)a, (uint64_t)b))
+LOOP(int64_t, int64_t, i64, shift_right, shift_right(a, b))
+LOOP(uint64_t, uint64_t, u64, shift_right, b > 63 ? 0 : a >> b)
 
 /* bool and u8 in their own width: masks are large */
 LOOP(uint8_t, uint8_t, bytes, and, (a != 0) & (b != 0))

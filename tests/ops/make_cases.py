@@ -256,6 +256,10 @@ for dtype in UNSIGNED:
     case("bit_shift", [a, b], np.left_shift(a, b), mode=0)
     case("bit_shift", [a, b], np.right_shift(a, b), mode=1)
     case("bit_shift", [a, np.array(200, dtype)], np.zeros(6, dtype), mode=1)
+a, b = np.array([-128, -7, 7, 100, -1, -9], np.int8), np.array([1, 2, 1, 9, -1, 100], np.int8)
+case("bit_shift", [a, b], np.array([-64, -2, 3, 0, -1, -1], np.int8), mode=1)
+case("bit_shift", [a, b], np.array([0, -28, 14, 0, 0, 0], np.int8), mode=0)
+case("bit_shift", [a.astype(np.int64), b.astype(np.int64)], np.array([-64, -2, 3, 0, -1, -1]), mode=1)
 for a, b in [(values(np.float32, 3, 4, low=0.1), np.array(2, np.int64)),
              (values(np.float32, 3, 4), np.array(2, np.float32)), (values(np.float32, 3, 4), np.array(3, np.int32)),
              (values(np.float32, 3, 4, low=0.1), values(np.float64, 4)),
