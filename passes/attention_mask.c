@@ -422,6 +422,25 @@ static lathe_value_id join(struct lathe_graph *g, lathe_node_id before, enum lat
     return a == LATHE_NONE ? b : emit_pair(g, before, op, a, b);
 }
 
+/* The weights are zeroed where the scores were masked, and nowhere else: then only rows without keys change. */
+static bool zeroes_what_is_masked(struct work *w) {
+    const struct lathe_attention_source *s = &w->m->zeroed;
+    struct lathe_element e;
+    struct lathe_mask_formula f;
+    struct lathe_mask_number n;
+    if (!source_element(w->m, s, &e))
+        return false;
+    if (s->is_select) {
+        if (!lathe_mask_boolean(&w->reader, &e, s->allowed, &f))
+            return false;
+    } else {
+        if (!lathe_mask_number(&w->reader, &e, &n) || n.yes != 1 || n.no != 0)
+            return false;
+        f = n.when;
+    }
+    return lathe_mask_same(&w->reader, &w->formula, &f);
+}
+
 bool lathe_attention_make_masks(struct lathe_attention_match *m, lathe_node_id before,
                                 struct lathe_attention_masks *out, const char **why) {
     struct lathe_graph *g = m->view.graph;
@@ -430,6 +449,9 @@ bool lathe_attention_make_masks(struct lathe_attention_match *m, lathe_node_id b
     *why = "found positions that no causal order or window describes, expected a mask operand";
     split_sums(&w);
     if (!collect(&w))
+        return false;
+    *why = "found weights set to zero by another mask than that of the scores";
+    if (m->has_zeroed && !zeroes_what_is_masked(&w))
         return false;
     for (unsigned i = 0; i < m->source_count; i++) {
         *why = "found a mask whose axes are not batch, head, query and key in this order, or fills above -10000";
@@ -489,11 +511,15 @@ bool lathe_attention_make_masks(struct lathe_attention_match *m, lathe_node_id b
     out->causal = w.has_high && w.high == 0;
     out->window = w.has_low ? -w.low : -1;
     bool masks = w.infinite || w.uniform || w.softmax;
-    out->warn_infinite = w.infinite && !m->guarded;
-    if (w.infinite)
-        out->masked_row = m->guarded ? LATHE_MASKED_ZERO : LATHE_MASKED_FLAG;
+    /* A product with zero keeps NaN, a selection does not. */
+    bool zeroed = m->has_zeroed && (m->zeroed.is_select || !w.infinite);
+    out->warn_infinite = w.infinite && !m->guarded && !zeroed;
+    if (zeroed || (m->guarded && (w.infinite || !masks)))
+        out->masked_row = LATHE_MASKED_ZERO;
+    else if (w.infinite)
+        out->masked_row = LATHE_MASKED_FLAG;
     else if (w.uniform || !masks)
-        out->masked_row = masks || !m->guarded ? LATHE_MASKED_UNIFORM : LATHE_MASKED_ZERO;
+        out->masked_row = LATHE_MASKED_UNIFORM;
     else
         out->masked_row = LATHE_MASKED_SOFTMAX;
     /* a bias that may hold -inf */

@@ -64,6 +64,8 @@ struct lathe_attention_match {
     double scale, softcap;
     bool guarded; /* NaN rows become zeros */
     bool causal;
+    bool has_zeroed; /* the weights are set to zero where `zeroed` masks, after softmax */
+    struct lathe_attention_source zeroed;
     unsigned source_count;
     struct lathe_attention_source sources[LATHE_ATTENTION_MAX_MASKS];
     struct lathe_attention_operand q_from, k_from, v_from;

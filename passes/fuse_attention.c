@@ -39,18 +39,32 @@ static bool is_nan_guard(struct lathe_graph *g, const struct lathe_node *node, l
     return nan && nan->op == LATHE_OP_ISNAN && nan->in[0] == p;
 }
 
+/* where(masked, 0, p), where(allowed, p, 0) or p * mask: the weights of masked keys set to 0. */
+static bool is_zeroed(struct lathe_graph *g, const struct lathe_node *node, lathe_value_id p, unsigned *mask) {
+    double zero;
+    if (node->op == LATHE_OP_WHERE && (node->in[1] == p) != (node->in[2] == p)) {
+        *mask = 0;
+        return lathe_constant_uniform(g, node->in[node->in[1] == p ? 2 : 1], &zero) && zero == 0;
+    }
+    if (node->op != LATHE_OP_MUL || (node->in[0] == p) == (node->in[1] == p))
+        return false;
+    *mask = node->in[0] == p ? 1 : 0;
+    return !lathe_value_is_constant(g, node->in[*mask]);
+}
+
 /* The product that takes v, or what views and guards make of it, as its left operand. */
 static lathe_node_id find_product(struct lathe_graph *g, lathe_value_id v, unsigned depth) {
     const struct lathe_value *value = lathe_value_at(g, v);
     for (uint32_t i = 0; depth < 10 && i < value->use_count; i++) {
         lathe_node_id user = value->uses[i], found = LATHE_NONE;
+        unsigned mask;
         const struct lathe_node *node = lathe_node_at(g, user);
         if (node->op == LATHE_OP_MATMUL && node->in[0] == v)
             return user;
         if (node->in[0] == v && (node->op == LATHE_OP_RESHAPE || node->op == LATHE_OP_CAST ||
                                  node->op == LATHE_OP_TRANSPOSE || node->op == LATHE_OP_EXPAND))
             found = find_product(g, node->out[0], depth + 1);
-        else if (is_nan_guard(g, node, v))
+        else if (is_nan_guard(g, node, v) || is_zeroed(g, node, v, &mask))
             found = find_product(g, node->out[0], depth + 1);
         if (found != LATHE_NONE)
             return found;
@@ -83,21 +97,65 @@ static bool product_operand(struct lathe_attention_match *m, const struct lathe_
     return true;
 }
 
+static void set_level(struct lathe_attention_match *m, struct lathe_attention_source *s,
+                      const struct lathe_element *level) {
+    const struct lathe_value *v = lathe_value_at(m->view.graph, level->value);
+    memset(s, 0, sizeof *s);
+    s->level.rank = level->rank;
+    for (int i = 0; i < level->rank; i++) {
+        s->level.dims[i] = v->dims[i];
+        s->level.at[i] = level->at[i];
+    }
+}
+
+static bool is_made_from(struct lathe_graph *g, lathe_value_id v, lathe_value_id target, unsigned depth) {
+    if (v == target)
+        return true;
+    const struct lathe_node *node = depth < 12 ? producer_node(g, v) : NULL;
+    for (uint32_t i = 0; node && i < node->n_in && i < 3; i++)
+        if (node->in[i] != LATHE_NONE && is_made_from(g, node->in[i], target, depth + 1))
+            return true;
+    return false;
+}
+
+/* One step back over a guard or a mask of the weights, on the side that softmax made. */
+static bool step_guard(struct lathe_attention_match *m, struct lathe_element *e, lathe_value_id target) {
+    struct lathe_graph *g = m->view.graph;
+    const struct lathe_node *node = producer_node(g, e->value);
+    struct lathe_element inner;
+    if (!node || (node->op != LATHE_OP_WHERE && node->op != LATHE_OP_MUL))
+        return false;
+    for (unsigned side = 0; side < node->n_in; side++) {
+        lathe_value_id p = node->in[side];
+        unsigned mask;
+        bool guard = is_nan_guard(g, node, p);
+        if (!guard && (m->has_zeroed || !is_zeroed(g, node, p, &mask)))
+            continue;
+        if (!lathe_element_broadcast(&m->view, e, p, &inner) || !is_made_from(g, p, target, 0))
+            continue;
+        if (guard) {
+            m->guarded = true;
+        } else {
+            m->has_zeroed = true;
+            set_level(m, &m->zeroed, e);
+            m->zeroed.is_select = node->op == LATHE_OP_WHERE;
+            m->zeroed.value = node->in[mask];
+            m->zeroed.factor = 1;
+            m->zeroed.allowed = side == 1;
+        }
+        *e = inner;
+        return true;
+    }
+    return false;
+}
+
 /* From an element of what the product reads back to the softmax; guards on the way are noted. */
 static bool back_to(struct lathe_attention_match *m, struct lathe_element *e, lathe_value_id target) {
     for (unsigned i = 0; i < MAX_CHAIN; i++) {
         if (e->value == target)
             return true;
-        if (lathe_element_step(&m->view, e) || lathe_attention_step_float_cast(m, e))
-            continue;
-        const struct lathe_node *node = producer_node(m->view.graph, e->value);
-        if (!node || !is_nan_guard(m->view.graph, node, node->n_in > 2 ? node->in[2] : LATHE_NONE))
+        if (!lathe_element_step(&m->view, e) && !lathe_attention_step_float_cast(m, e) && !step_guard(m, e, target))
             return false;
-        struct lathe_element inner;
-        if (!lathe_element_broadcast(&m->view, e, node->in[2], &inner))
-            return false;
-        *e = inner;
-        m->guarded = true;
     }
     return false;
 }
@@ -142,14 +200,20 @@ static struct lathe_attention_source *new_source(struct lathe_attention_match *m
     if (m->source_count == LATHE_ATTENTION_MAX_MASKS)
         return NULL;
     struct lathe_attention_source *s = &m->sources[m->source_count++];
-    const struct lathe_value *v = lathe_value_at(m->view.graph, level->value);
-    memset(s, 0, sizeof *s);
-    s->level.rank = level->rank;
-    for (int i = 0; i < level->rank; i++) {
-        s->level.dims[i] = v->dims[i];
-        s->level.at[i] = level->at[i];
-    }
+    set_level(m, s, level);
     return s;
+}
+
+/* x - max(x) over the keys, which softmax does not see. */
+static bool is_shift(struct lathe_graph *g, const struct lathe_node *node) {
+    const struct lathe_node *max = node->op == LATHE_OP_SUB ? producer_node(g, node->in[1]) : NULL;
+    if (!max || max->op != LATHE_OP_REDUCE_MAX || max->in[0] != node->in[0])
+        return false;
+    struct lathe_attrs attrs = {max->attrs, max->n_attrs};
+    uint32_t count;
+    const int64_t *axes = lathe_attr_ints(&attrs, LATHE_ATTR_AXES, &count);
+    return count == 1 && axes[0] == lathe_value_at(g, node->in[0])->rank - 1 &&
+           lathe_attr_int(&attrs, LATHE_ATTR_KEEPDIMS, 1) != 0;
 }
 
 /* c * tanh(x): softcap; the chain goes on at x. */
@@ -211,6 +275,10 @@ static bool peel_scores(struct lathe_attention_match *m, struct lathe_element *e
         case LATHE_OP_ADD:
         case LATHE_OP_SUB: {
             int side = leads_to_scores(g, node->in[0], 0) ? 0 : 1;
+            if (is_shift(g, node)) {
+                e->value = node->in[0];
+                break;
+            }
             if (side == 1 && (node->op == LATHE_OP_SUB || !leads_to_scores(g, node->in[1], 0)))
                 return missed(m, "found a sum without a product of two computed operands, expected Q K^T + mask");
             if (m->softcap != 0)
@@ -307,8 +375,11 @@ static bool place_keys(struct lathe_attention_match *m, const struct lathe_atten
     struct lathe_index heads[3];
     int64_t counts[3];
     unsigned choices = 0;
-    heads[choices] = m->n;
-    counts[choices++] = m->heads;
+    /* the fewest first: they fit only when the operands do not depend on the rest of the head index */
+    if (m->heads > 1) {
+        lathe_index_const(space, lathe_dim_const(g->dims, 0), &heads[choices]);
+        counts[choices++] = 1;
+    }
     if (m->n.count == 1 && space->vars[m->n.terms[0].var].is_split) {
         uint32_t high = space->vars[m->n.terms[0].var].high;
         int64_t count;
@@ -317,10 +388,8 @@ static bool place_keys(struct lathe_attention_match *m, const struct lathe_atten
             counts[choices++] = count;
         }
     }
-    if (m->heads > 1) {
-        lathe_index_const(space, lathe_dim_const(g->dims, 0), &heads[choices]);
-        counts[choices++] = 1;
-    }
+    heads[choices] = m->n;
+    counts[choices++] = m->heads;
     for (unsigned i = 0; i < choices; i++)
         if (lathe_attention_place(m, k, &m->k, m->sk, &heads[i], counts[i], &m->d, m->head_dim, &m->k_from) &&
             lathe_attention_place(m, v, &m->k, m->sk, &heads[i], counts[i], &m->e, m->v_head_dim, &m->v_from)) {

@@ -82,6 +82,18 @@
     "%am : f32[B, 1, S, S] = where(%" cond ", %f0, %fi)\n"                                                             \
     "%sm : f32[B, 4, S, S] = add(%ss, %am)\n"
 
+#define KEY_INF_MASK(cond)                                                                                             \
+    "const %f0 : f32[1] = {0}\n"                                                                                       \
+    "const %fi : f32[1] = {-inf}\n"                                                                                    \
+    "%am : f32[B, 1, 1, S] = where(%" cond ", %f0, %fi)\n"                                                             \
+    "%sm : f32[B, 4, S, S] = add(%ss, %am)\n"
+/* from the weights %pz to %y */
+#define ZEROED_TAIL                                                                                                    \
+    "%o : f32[B, 4, S, 16] = matmul(%pz, %vt)\n"                                                                       \
+    "%ot : f32[B, S, 4, 16] = transpose(%o) {perm=[0, 2, 1, 3]}\n"                                                     \
+    "%y : f32[B, S, 64] = reshape(%ot)\n"                                                                              \
+    "output %y as \"y\"\n"
+
 struct expected {
     const char *name, *text;
     int count; /* of attention nodes */
@@ -129,7 +141,7 @@ static const struct expected cases[] = {
      IN_PLACE, .masked_row = LATHE_MASKED_ZERO},
     {"flat gemm rows",
      "input %q : f32[B*S, 64]\ninput %k : f32[B*S, 64]\ninput %v : f32[B*S, 64]\n" HEADS SCORES SCALE PLAIN_TAIL("ss"),
-     FOUND, .scale = 0.25, .q = "q4/view"},
+     FOUND, .scale = 0.25, .q = "q/view"},
     {"packed, split on axis 2",
      "input %x : f32[B, S, 192]\n"
      "%x5 : f32[B, S, 3, 4, 16] = reshape(%x)\n"
@@ -202,7 +214,7 @@ static const struct expected cases[] = {
     {"mask is added before the scale",
      QKV MASK_INPUT HEADS "const %quarter : f32[] = {0.25}\n%ss : f32[B, 4, S, S] = matmul(%qt, %kt)\n" LEGACY_MASK(
          "-1e9") "%sx : f32[B, 4, S, S] = mul(%sm, %quarter)\n" PLAIN_TAIL("sx"),
-     IN_PLACE, .keys = "m", .masked_row = LATHE_MASKED_SOFTMAX},
+     IN_PLACE, .keys = "m", .masked_row = LATHE_MASKED_UNIFORM},
     {"inverted mask filled where it is not 0",
      QKV MASK_INPUT HEADS SCORES SCALE "const %one : f32[] = {1}\n"
                                        "const %min : f32[] = {-3.4028234663852886e+38}\n"
@@ -257,12 +269,24 @@ static const struct expected cases[] = {
      .count = 1, .heads = 4, .kv_heads = 4, .head_dim = 16, .v_head_dim = 16, .scale = 0.25, .q = "q", .keys = "m",
      .window = 1, .masked_row = LATHE_MASKED_ZERO},
     {"stored causal mask",
-     QKV HEADS SCORES SCALE "const %tri : bool[1, 1, 4, 4] = {1, 0, 0, 0, 1, 1, 0, 0, 1, 1, 1, 0, 1, 1, 1, 1}\n"
-                            "const %min : f32[] = {-10000}\n"
-                            "%t : bool[1, 1, S, S] = slice(%tri) {axes=[2, 3], starts=[0, 0], ends=<S, S>, "
-                            "steps=[1, 1]}\n"
-                            "%sm : f32[B, 4, S, S] = where(%t, %ss, %min)\n" PLAIN_TAIL("sm"),
-     IN_PLACE, .causal = 1, .masked_row = LATHE_MASKED_UNIFORM},
+     "input %q : f32[B, 4, 64]\ninput %k : f32[B, 4, 64]\ninput %v : f32[B, 4, 64]\n"
+     "%q4 : f32[B, 4, 4, 16] = reshape(%q)\n"
+     "%qt : f32[B, 4, 4, 16] = transpose(%q4) {perm=[0, 2, 1, 3]}\n"
+     "%k4 : f32[B, 4, 4, 16] = reshape(%k)\n"
+     "%kt : f32[B, 4, 16, 4] = transpose(%k4) {perm=[0, 2, 3, 1]}\n"
+     "%v4 : f32[B, 4, 4, 16] = reshape(%v)\n"
+     "%vt : f32[B, 4, 4, 16] = transpose(%v4) {perm=[0, 2, 1, 3]}\n"
+     "%s : f32[B, 4, 4, 4] = matmul(%qt, %kt)\n"
+     "const %tri : bool[1, 1, 5, 5] = {1, 0, 0, 0, 0, 1, 1, 0, 0, 0, 1, 1, 1, 0, 0, 1, 1, 1, 1, 0, 1, 1, 1, 1, 1}\n"
+     "const %min : f32[] = {-10000}\n"
+     "%t : bool[1, 1, 4, 4] = slice(%tri) {axes=[2, 3], starts=[0, 0], ends=[4, 4], steps=[1, 1]}\n"
+     "%sm : f32[B, 4, 4, 4] = where(%t, %s, %min)\n"
+     "%p : f32[B, 4, 4, 4] = softmax(%sm) {axis=3}\n"
+     "%o : f32[B, 4, 4, 16] = matmul(%p, %vt)\n"
+     "%ot : f32[B, 4, 4, 16] = transpose(%o) {perm=[0, 2, 1, 3]}\n"
+     "%y : f32[B, 4, 64] = reshape(%ot)\n"
+     "output %y as \"y\"\n",
+     FOUND, .scale = 1, .q = "q", .k = "k", .v = "v", .causal = 1, .masked_row = LATHE_MASKED_UNIFORM},
     {"triangle of -inf",
      QKV HEADS SCORES SCALE "const %ninf : f32[] = {-inf}\n"
                             "%f : f32[S, S] = fill(_, %ninf)\n"
@@ -310,9 +334,62 @@ static const struct expected cases[] = {
      QKV MASK_INPUT HEADS SCORES SCALE "const %pad : i64[] = {1}\n"
                                        "%e : bool[B, S] = equal(%m, %pad)\n"
                                        "%ne : bool[B, S] = not(%e)\n"
-                                       "%e4 : bool[B, 1, 1, S] = reshape(%ne)\n" HALF_INF_MASK("e4", "-inf")
-                                           GUARD_TAIL("sm"),
+                                       "%e4 : bool[B, 1, 1, S] = reshape(%ne)\n" KEY_INF_MASK("e4") GUARD_TAIL("sm"),
      IN_PLACE, .keys = "e/not", .masked_row = LATHE_MASKED_ZERO},
+    {"keys by greater than 0",
+     QKV MASK_INPUT HEADS SCORES SCALE "const %zero : i64[] = {0}\n"
+                                       "%m4 : i64[B, 1, 1, S] = reshape(%m)\n"
+                                       "%e4 : bool[B, 1, 1, S] = greater(%m4, %zero)\n" KEY_INF_MASK("e4")
+                                           GUARD_TAIL("sm"),
+     IN_PLACE, .keys = "e4/view", .masked_row = LATHE_MASKED_ZERO},
+    {"weights zeroed by the same mask",
+     QKV MASK_INPUT HEADS SCORES SCALE LEGACY_MASK("-3.4028234663852886e+38")
+         "%p : f32[B, 4, S, S] = softmax(%sm) {axis=3}\n"
+         "%mb : bool[B, 1, 1, S] = cast(%m4) {to=9}\n"
+         "%mn : bool[B, 1, 1, S] = not(%mb)\n"
+         "const %nought : f32[] = {0}\n"
+         "%pz : f32[B, 4, S, S] = where(%mn, %nought, %p)\n" ZEROED_TAIL,
+     IN_PLACE, .keys = "m", .masked_row = LATHE_MASKED_ZERO},
+    {"weights times the same mask",
+     QKV MASK_INPUT HEADS SCORES SCALE LEGACY_MASK("-10000") "%p : f32[B, 4, S, S] = softmax(%sm) {axis=3}\n"
+                                                             "%pz : f32[B, 4, S, S] = mul(%mf, %p)\n" ZEROED_TAIL,
+     IN_PLACE, .keys = "m", .masked_row = LATHE_MASKED_ZERO},
+    {"scores less their maximum",
+     QKV MASK_INPUT HEADS SCORES SCALE LEGACY_MASK("-3.4028234663852886e+38")
+         "%x : f32[B, 4, S, 1] = reduce_max(%sm) {axes=[3], keepdims=1}\n"
+         "%sd : f32[B, 4, S, S] = sub(%sm, %x)\n" PLAIN_TAIL("sd"),
+     IN_PLACE, .keys = "m", .masked_row = LATHE_MASKED_UNIFORM},
+    {"sequence first, heads in the batch",
+     "input %x : f32[S, B, 64]\ninput %w : f32[S, B, 64]\ninput %v : f32[S, B, 64]\n"
+     "%q3 : f32[S, 4*B, 16] = reshape(%x)\n"
+     "%qt : f32[4*B, S, 16] = transpose(%q3) {perm=[1, 0, 2]}\n"
+     "%k3 : f32[S, 4*B, 16] = reshape(%w)\n"
+     "%kt : f32[4*B, 16, S] = transpose(%k3) {perm=[1, 2, 0]}\n"
+     "%v3 : f32[S, 4*B, 16] = reshape(%v)\n"
+     "%vt : f32[4*B, S, 16] = transpose(%v3) {perm=[1, 0, 2]}\n"
+     "const %quarter : f32[] = {0.25}\n"
+     "%qs : f32[4*B, S, 16] = mul(%qt, %quarter)\n"
+     "%s : f32[4*B, S, S] = matmul(%qs, %kt)\n"
+     "%p : f32[4*B, S, S] = softmax(%s) {axis=2}\n"
+     "%o : f32[4*B, S, 16] = matmul(%p, %vt)\n"
+     "%ot : f32[S, 4*B, 16] = transpose(%o) {perm=[1, 0, 2]}\n"
+     "%y : f32[B*S, 64] = reshape(%ot)\n"
+     "output %y as \"y\"\n",
+     FOUND, .scale = 0.25},
+    {"one key head for all",
+     "input %q : f32[B, S, 64]\ninput %k : f32[B, S, 16]\ninput %v : f32[B, S, 16]\n"
+     "%q4 : f32[B, S, 4, 16] = reshape(%q)\n"
+     "%qt : f32[B, 4, S, 16] = transpose(%q4) {perm=[0, 2, 1, 3]}\n"
+     "%k4 : f32[B, 1, S, 16] = reshape(%k)\n"
+     "%kt : f32[B, 1, 16, S] = transpose(%k4) {perm=[0, 1, 3, 2]}\n"
+     "%vt : f32[B, 1, S, 16] = reshape(%v)\n" SCORES SCALE PLAIN_TAIL("ss"),
+     .count = 1, .heads = 4, .kv_heads = 1, .head_dim = 16, .v_head_dim = 16, .window = -1, .scale = 0.25, .q = "q",
+     .k = "k", .v = "v"},
+    {"output with the heads apart",
+     QKV HEADS SCORES SCALE "%p : f32[B, 4, S, S] = softmax(%ss) {axis=3}\n"
+                            "%o : f32[B, 4, S, 16] = matmul(%p, %vt)\n"
+                            "%y : f32[B, 4, S, 16] = relu(%o)\noutput %y as \"y\"\noutput %o as \"z\"\n",
+     IN_PLACE},
     {"soft cap",
      QKV MASK_INPUT HEADS SCORES SCALE "const %cap : f32[] = {30}\n"
                                        "%sd : f32[B, 4, S, S] = div(%ss, %cap)\n"
@@ -370,6 +447,25 @@ static const struct expected cases[] = {
                             "%pt : f32[B, 4, S, S] = transpose(%p) {perm=[0, 1, 3, 2]}\n"
                             "%o : f32[B, 4, S, 16] = matmul(%pt, %vt)\noutput %o as \"y\"\n",
      .missed = "another axis than softmax's"},
+    {"weights zeroed by another mask",
+     QKV MASK_INPUT HEADS SCORES SCALE "%p : f32[B, 4, S, S] = softmax(%ss) {axis=3}\n"
+                                       "%m4 : i64[B, 1, 1, S] = reshape(%m)\n"
+                                       "%mf : f32[B, 1, 1, S] = cast(%m4) {to=1}\n"
+                                       "%pz : f32[B, 4, S, S] = mul(%p, %mf)\n" ZEROED_TAIL,
+     .missed = "another mask than that of the scores"},
+    {"heads cut differently in q and k",
+     "input %q : f32[B, S, 64]\ninput %k : f32[B, S, 64]\ninput %vt : f32[B, 4, S, 16]\n"
+     "%q4 : f32[B, S, 4, 16] = reshape(%q)\n"
+     "%qt : f32[B, 4, S, 16] = transpose(%q4) {perm=[0, 2, 1, 3]}\n"
+     "%k4 : f32[B, S, 16, 4] = reshape(%k)\n"
+     "%kt : f32[B, 4, 16, S] = transpose(%k4) {perm=[0, 3, 2, 1]}\n" SCORES SCALE PLAIN_TAIL("ss"),
+     FOUND, .scale = 0.25, .q = "q", .k = "k/view/transposed/view"},
+    {"keys cut without regard to heads",
+     "input %q : f32[B, S, 64]\ninput %k : f32[B, S, 64]\ninput %vt : f32[B, 4, S, 16]\n"
+     "%q4 : f32[B, S, 4, 16] = reshape(%q)\n"
+     "%qt : f32[B, 4, S, 16] = transpose(%q4) {perm=[0, 2, 1, 3]}\n"
+     "%kt : f32[B, 4, 16, S] = reshape(%k)\n" SCORES SCALE PLAIN_TAIL("ss"),
+     FOUND, .scale = 0.25, .q = "q", .k = "kt/transposed/view"},
     {"a plain classifier",
      "input %x : f32[B, 10]\n%p : f32[B, 10] = softmax(%x) {axis=1}\noutput %p as \"y\"\n", .count = 0},
 };
@@ -525,15 +621,12 @@ static void check_numbers(const struct expected *c, struct lathe_graph *fused, b
     lathe_graph_free(&plain);
 }
 
-static void test_cases(void **state) {
-    (void)state;
-    const char *only = getenv("CASE");
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        if (!only || !strcmp(only, cases[i].name))
-            check_case(&cases[i]);
-}
+static void test_case(void **state) { check_case(*state); }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_cases)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    enum { COUNT = sizeof cases / sizeof *cases };
+    static struct CMUnitTest tests[COUNT];
+    for (size_t i = 0; i < COUNT; i++)
+        tests[i] = (struct CMUnitTest){cases[i].name, test_case, NULL, NULL, (void *)&cases[i]};
+    return _cmocka_run_group_tests("fuse_attention", tests, COUNT, NULL, NULL);
 }
