@@ -172,7 +172,7 @@ static uint16_t f16_bits(double x) {
     if (x < 0x1p-14)
         return sign | (uint16_t)lrint(x * 0x1p24);
     long bits = lrint(ldexp(x, 11 - exponent)); /* 1024 .. 2048 */
-    return (uint16_t)(sign | (uint16_t)(((exponent + 13) << 10) + (bits - 1024)));
+    return (uint16_t)(sign | (uint16_t)(((exponent + 14) << 10) + (bits - 1024)));
 }
 
 static void store(void *at, enum lathe_dtype dtype, double x, long long integer) {

@@ -53,6 +53,8 @@ static const struct step steps[] = {
     {"pack_rows", false},
     {"drop_no_ops", false},
     {"merge_equal_nodes", false},
+    /* The readers of single tokens are one each now, so what only they need is seen. */
+    {"trim_unused_rows", false},
     {"drop_dead_nodes", true},
 };
 

@@ -383,6 +383,39 @@ static bool known_before(const struct lathe_graph *g, lathe_value_id v, int dept
     return true;
 }
 
+/* The input that the keys come from; LATHE_NONE when there are several. */
+static lathe_value_id root_input(const struct lathe_graph *g, lathe_value_id v, int depth) {
+    if (v == LATHE_NONE || g->values[v].is_input)
+        return v;
+    lathe_node_id n = g->values[v].producer;
+    lathe_value_id root = LATHE_NONE;
+    for (uint32_t i = 0; n != LATHE_NONE && depth > 0 && i < g->nodes[n].n_in; i++) {
+        lathe_value_id found = root_input(g, g->nodes[n].in[i], depth - 1);
+        if (found != LATHE_NONE && root != LATHE_NONE && found != root)
+            return LATHE_NONE;
+        root = found != LATHE_NONE ? found : root;
+    }
+    return root;
+}
+
+/* The rows are tokens, which a mask of 0 makes padding: ids are looked up, or the mask is called what exporters call
+ * it. A bare attention with a mask is a function of its own, whose masked queries have results like any other. */
+static bool rows_are_tokens(const struct lathe_row_region *region) {
+    const struct lathe_graph *g = region->graph;
+    lathe_value_id root = root_input(g, region->keys, 12);
+    if (root != LATHE_NONE && strstr(g->values[root].name, "attention_mask"))
+        return true;
+    LATHE_FOR_NODES(g, n) {
+        const struct lathe_node *node = &g->nodes[n];
+        uint32_t first = node->op == LATHE_OP_EMBEDDING ? 3 : node->op == LATHE_OP_GATHER ? 1 : UINT32_MAX;
+        for (uint32_t i = first; i < node->n_in; i += 2)
+            if (node->in[i] != LATHE_NONE && lathe_row_lead(region, node->in[i]) == 2 &&
+                root_input(g, node->in[i], 12) != LATHE_NONE)
+                return true;
+    }
+    return false;
+}
+
 /* All attentions have one kind of keys and one rule for rows without any. */
 static bool same_keys(struct lathe_pass_ctx *ctx, struct lathe_row_region *region) {
     const struct lathe_graph *g = region->graph;
@@ -426,7 +459,10 @@ enum lathe_status lathe_row_region_find(struct lathe_pass_ctx *ctx, struct lathe
     struct lathe_graph *g = ctx->graph;
     *region =
         (struct lathe_row_region){.graph = g, .keys = LATHE_NONE, .values = g->value_count, .nodes = g->node_count};
-    if (!same_keys(ctx, region)) {
+    bool same = same_keys(ctx, region);
+    if (region->keys != LATHE_NONE && !rows_are_tokens(region))
+        region->keys = LATHE_NONE;
+    if (!same || region->keys == LATHE_NONE) {
         region->attentions = 0;
         return LATHE_OK;
     }

@@ -41,6 +41,7 @@ struct attention {
     struct plane plane;
     const struct lathe_row_sequence *sequences; /* packed form, else NULL */
     const struct lathe_row_place *places;
+    int64_t query_at; /* packed form, >= 0: q has one row a sequence, the token at this position; -1: all kept rows */
 };
 
 /* One sequence of the batch. */
@@ -51,6 +52,7 @@ struct sequence {
     const uint8_t *holes;        /* one byte a key of the range, or NULL when all are allowed */
     const struct lathe_row_place *places; /* of its rows in packed form, or NULL */
     bool consecutive;            /* packed rows stand at consecutive positions */
+    int64_t query_at;            /* position of its one query, or -1 */
 };
 
 /* Per-thread scratch, in this order. */
@@ -91,7 +93,9 @@ static size_t lay_out(char *base, int64_t queries, int64_t keys, int64_t d, int6
 /* ---- masks of a few queries */
 
 /* Position of query i and key j of a sequence in the mask plane. */
-static int64_t query_position(const struct sequence *s, int64_t i) { return s->places ? s->places[i].position : i; }
+static int64_t query_position(const struct sequence *s, int64_t i) {
+    return s->query_at >= 0 ? s->query_at : s->places ? s->places[i].position : i;
+}
 
 static int64_t key_position(const struct sequence *s, int64_t j) {
     return s->places ? s->places[s->key0 + j].position : s->key0 + j;
@@ -268,7 +272,7 @@ static void find_keys(const struct attention *at, struct sequence *s, struct buf
 }
 
 static struct sequence sequence_at(const struct attention *at, int64_t b) {
-    struct sequence s = {.b = b, .rows = at->sq, .all_keys = at->sk, .keys = at->sk};
+    struct sequence s = {.b = b, .rows = at->sq, .all_keys = at->sk, .keys = at->sk, .query_at = -1};
     if (!at->sequences)
         return s;
     const struct lathe_row_sequence *row = &at->sequences[b];
@@ -280,6 +284,11 @@ static struct sequence sequence_at(const struct attention *at, int64_t b) {
     s.consecutive = true;
     for (int64_t i = 1; i < s.rows && s.consecutive; i++)
         s.consecutive = s.places[i].position == s.places[0].position + i;
+    if (at->query_at >= 0) {
+        s.query_at = at->query_at;
+        s.q0 = b;
+        s.rows = 1;
+    }
     return s;
 }
 
@@ -442,8 +451,10 @@ static bool read_rows(const struct lathe_op_call *call, struct attention *at) {
         !columns(call, LATHE_ATTR_V_OFFSET, v, at->kv_heads, at->dv, &at->v, &at->ldv))
         return false;
     common_attributes(at, call);
-    int64_t rows = q->dims[0];
-    if (k->dims[0] != rows || v->dims[0] != rows || y->dims[0] != rows || y->dims[1] != at->heads * at->dv ||
+    int64_t rows = k->dims[0];
+    at->query_at = lathe_attr_int(&call->attrs, LATHE_ATTR_START, -1);
+    if (v->dims[0] != rows || y->dims[0] != q->dims[0] || (at->query_at < 0 && q->dims[0] != rows) ||
+        y->dims[1] != at->heads * at->dv ||
         map->dtype != LATHE_I32 || rows > INT32_MAX)
         return false;
     at->sq = at->sk = rows; /* no sequence has more */
@@ -456,7 +467,7 @@ static bool read_rows(const struct lathe_op_call *call, struct attention *at) {
     const struct lathe_row_sequence *sequences = lathe_row_map_sequences(map->data);
     int64_t count = lathe_tensor_count(map), positions = count >= 4 ? sequences->positions : 0;
     at->batch = positions >= 0 ? count / (4 + 2 * positions) : 0;
-    if (at->batch * (4 + 2 * positions) != count)
+    if (at->batch * (4 + 2 * positions) != count || (at->query_at >= 0 && q->dims[0] != at->batch))
         return false;
     at->sequences = sequences;
     at->places = lathe_row_map_places(map->data, at->batch);

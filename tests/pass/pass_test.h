@@ -1,0 +1,19 @@
+/* A pass test: a graph as text, the passes to run, and what the graph must hold afterwards. */
+#ifndef LATHE_PASS_TEST_H
+#define LATHE_PASS_TEST_H
+
+#include "ir.h"
+#include "pass.h"
+
+struct pass_case {
+    const char *name;
+    const char *passes; /* names, separated by blanks, run in this order */
+    const char *graph;  /* text form */
+    const char *expect; /* "layer_norm=1 sub=0": nodes of an operator; "missed:text" and "text:..." one a line */
+};
+
+/* Runs the cases as one group of tests; the exit status. */
+int pass_cases_main(const char *group, const struct pass_case *cases, unsigned count);
+/* Runs one case; fails the cmocka test with the printed graph when something is not as expected. */
+void pass_case_run(const struct pass_case *c);
+#endif
