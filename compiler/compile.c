@@ -6,6 +6,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,9 +21,9 @@ struct job {
     struct lathe_target target;
     struct lathe_model_file *file;
     struct lathe_graph *graph;
-    uint64_t weights; /* bytes of constants of the source */
-    double tolerance; /* of the verification, absolute and relative: by the narrowest float type of the source */
-    char *unverified; /* the artifact under its temporary name, while it is there */
+    uint64_t weights;           /* bytes of constants of the source */
+    struct lathe_bounds bounds; /* of the verification */
+    char *unverified;           /* the artifact under its temporary name, while it is there */
 };
 
 static void enter(const struct job *j, const char *stage) {
@@ -122,15 +123,24 @@ static enum lathe_status model_path(const char *given, char **path, struct lathe
     return status;
 }
 
-/* A fused operator keeps in f32 what the source rounds to 16 bits at every step. */
-static double verify_tolerance(const struct lathe_graph *g) {
-    double tolerance = LATHE_VERIFY_ATOL;
+/* A fused operator keeps in f32 what the source rounds to 16 bits at every step. Where the source itself quantizes
+ * activations, a difference in the last bit of an f32 can move a number by a whole step: the direction counts there. */
+static struct lathe_bounds verify_bounds(struct lathe_graph *g) {
+    struct lathe_bounds b = {.has_tolerance = true, .atol = LATHE_VERIFY_ATOL};
     for (uint32_t v = 0; v < g->value_count; v++) {
         enum lathe_dtype dtype = g->values[v].dtype;
         double own = dtype == LATHE_BF16 ? LATHE_VERIFY_TOL_BF16 : dtype == LATHE_F16 ? LATHE_VERIFY_TOL_F16 : 0;
-        tolerance = own > tolerance ? own : tolerance;
+        b.atol = own > b.atol ? own : b.atol;
     }
-    return tolerance;
+    b.rtol = b.atol;
+    LATHE_FOR_NODES(g, n) {
+        enum lathe_op op = lathe_node_at(g, n)->op;
+        if (op != LATHE_OP_QUANTIZE_LINEAR && op != LATHE_OP_DYNAMIC_QUANTIZE_LINEAR)
+            continue;
+        b = (struct lathe_bounds){.has_cosine = true, .min_cosine = LATHE_VERIFY_QUANTIZED_COSINE, .atol = INFINITY};
+        break;
+    }
+    return b;
 }
 
 static uint64_t constant_bytes(struct lathe_graph *g) {
@@ -145,7 +155,7 @@ static uint64_t constant_bytes(struct lathe_graph *g) {
 /* What the compile will need is known as soon as the model is read: said, and compared with the room on the disk. */
 static enum lathe_status check_sizes(struct job *j) {
     j->weights = constant_bytes(j->graph);
-    j->tolerance = verify_tolerance(j->graph);
+    j->bounds = verify_bounds(j->graph);
     if (j->o->sizes)
         j->o->sizes(j->o->user, j->weights, j->weights + j->weights * 3 / 10 + (UINT64_C(200) << 20));
     const char *slash = strrchr(j->o->output, '/');
@@ -254,7 +264,6 @@ static void report_shapes(const struct job *j, const struct lathe_artifact *a) {
 static enum lathe_status compare_outputs(const struct job *j, const struct lathe_checker *checker,
                                          const struct lathe_feeds *feeds, const struct lathe_answers *want,
                                          const char *what) {
-    const struct lathe_bounds bounds = {.has_tolerance = true, .atol = j->tolerance, .rtol = j->tolerance};
     for (unsigned i = 0; i < lathe_artifact_output_count(checker->artifact); i++) {
         const char *name = lathe_artifact_output(checker->artifact, i)->name;
         int k = 0;
@@ -263,10 +272,10 @@ static enum lathe_status compare_outputs(const struct job *j, const struct lathe
         if ((unsigned)k == want->count)
             return lathe_fail(j->diag, LATHE_MSG_VERIFY_FAILED, "%s: the source has no such output", name);
         struct lathe_comparison c;
-        lathe_checker_compare(checker, feeds, i, &want->at[k], &bounds, false, &c);
+        lathe_checker_compare(checker, feeds, i, &want->at[k], &j->bounds, false, &c);
         char text[384];
         snprintf(text, sizeof text, "%.200s against the unfused graph, %s", name, what);
-        lathe_report_verification(j->report, text, c.max_error, j->tolerance, c.passed);
+        lathe_report_verification(j->report, text, c.max_error, j->bounds.atol, c.passed);
         if (!c.passed)
             return lathe_fail(j->diag, LATHE_MSG_VERIFY_FAILED, "verification against the unfused graph, %s: %s", what,
                               c.why);

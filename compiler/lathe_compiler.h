@@ -18,6 +18,7 @@ enum lathe_verify_mode {
 #define LATHE_VERIFY_RTOL       1e-4 /* for outputs far from 1 */
 #define LATHE_VERIFY_TOL_F16    4e-3 /* both, when the source has f16 values: 4 units of their last place at 1 */
 #define LATHE_VERIFY_TOL_BF16   3.2e-2 /* the same for bf16 */
+#define LATHE_VERIFY_QUANTIZED_COSINE 0.995 /* of each output, when the source quantizes activations */
 
 struct lathe_compile_options {
     const char *model, *output;
