@@ -217,7 +217,7 @@ static void read_source(struct work *w, unsigned index) {
     if (!source_element(w->m, s, &e))
         return;
     if (s->is_select) {
-        if (!lathe_mask_boolean(&w->reader, &e, s->allowed, &f))
+        if (!(fill <= -MASKING) || !lathe_mask_boolean(&w->reader, &e, s->allowed, &f))
             return;
     } else {
         struct lathe_mask_number n;
@@ -396,7 +396,7 @@ static lathe_value_id make_general(struct work *w, lathe_node_id before, unsigne
     }
     if (!s->is_select && !lathe_dtype_is_float(value.dtype))
         return LATHE_NONE;
-    if (s->is_select && isfinite(s->fill) && s->fill > -MASKING)
+    if (s->is_select && !(s->fill <= -MASKING))
         return LATHE_NONE;
     *ok = true;
     if (check_only)

@@ -111,7 +111,7 @@ static void set_level(struct lathe_attention_match *m, struct lathe_attention_so
 static bool is_made_from(struct lathe_graph *g, lathe_value_id v, lathe_value_id target, unsigned depth) {
     if (v == target)
         return true;
-    const struct lathe_node *node = depth < 12 ? producer_node(g, v) : NULL;
+    const struct lathe_node *node = depth < 8 ? producer_node(g, v) : NULL;
     for (uint32_t i = 0; node && i < node->n_in && i < 3; i++)
         if (node->in[i] != LATHE_NONE && is_made_from(g, node->in[i], target, depth + 1))
             return true;
@@ -262,9 +262,11 @@ static bool peel_scores(struct lathe_attention_match *m, struct lathe_element *e
             break;
         case LATHE_OP_MAX: /* max(scores, finfo.min) keeps all scores */
         case LATHE_OP_CLIP: {
-            uint32_t low = node->op == LATHE_OP_CLIP ? 1 : lathe_value_is_constant(g, node->in[1]) ? 1 : 0;
+            uint32_t low = node->op == LATHE_OP_CLIP ? 1 : node->n_in > 1 && lathe_value_is_constant(g, node->in[1]);
             uint32_t scores = node->op == LATHE_OP_CLIP ? 0 : 1 - low;
-            bool ok = node->n_in > low && lathe_constant_uniform(g, node->in[low], &number) && number <= -1e30;
+            bool ok = node->n_in > low && (node->op == LATHE_OP_CLIP || node->n_in == 2) &&
+                      node->in[low] != LATHE_NONE && lathe_constant_uniform(g, node->in[low], &number) &&
+                      number <= -1e30;
             if (node->op == LATHE_OP_CLIP && node->n_in > 2 && node->in[2] != LATHE_NONE)
                 ok &= lathe_constant_uniform(g, node->in[2], &number) && number >= 1e30;
             if (!ok || node->n_in > 3 || !lathe_element_broadcast(&m->view, e, node->in[scores], &x))
@@ -411,15 +413,16 @@ static bool place_operands(struct lathe_attention_match *m, const struct lathe_e
     lathe_attention_follow(m, q, true, &trails[0]);
     lathe_attention_follow(m, k, true, &trails[1]);
     lathe_attention_follow(m, v, false, &trails[2]);
-    for (unsigned choice = 0; choice < 3; choice++) {
-        if (!choose_heads(m, out, choice))
+    /* A reading by which all three lie in place comes first. */
+    for (unsigned turn = 0; turn < 6; turn++) {
+        if (!choose_heads(m, out, turn % 3))
             continue;
         if (!lathe_attention_place(m, &trails[0], &m->q, m->sq, &m->n, m->heads, &m->d, m->head_dim, &m->q_from))
             found = "found queries that are no view of [batch, query, head, column]";
         else if (!place_keys(m, &trails[1], &trails[2]))
             found = "found keys and values that are no views of [batch, key, head, column] with the heads of the "
                     "queries";
-        else
+        else if (turn >= 3 || (m->q_from.is_in_place && m->k_from.is_in_place && m->v_from.is_in_place))
             return true;
     }
     return missed(m, found);

@@ -4,7 +4,7 @@
 #include <math.h>
 
 #define MAX_DEPTH 40
-#define MAX_TABLE 4194304 /* elements of a constant mask that is compared with a band */
+#define MAX_TABLE 1048576 /* elements of a constant mask that is compared with a band */
 /* A difference that no score outweighs: such a number masks. */
 #define MASKING 1e4
 

@@ -425,8 +425,100 @@ static const struct expected cases[] = {
      "output %y as \"y\"\n",
      .count = 1, .heads = 4, .kv_heads = 4, .head_dim = 16, .v_head_dim = 8, .window = -1, .scale = 1, .q = "q",
      .k = "k", .v = "v"},
+    {"matrices without batch and heads",
+     "input %q : f32[T, 8]\ninput %k : f32[S, 8]\ninput %v : f32[S, 6]\n"
+     "%kt : f32[8, S] = transpose(%k) {perm=[1, 0]}\n"
+     "%s : f32[T, S] = matmul(%q, %kt)\n"
+     "%p : f32[T, S] = softmax(%s) {axis=1}\n"
+     "%y : f32[T, 6] = matmul(%p, %v)\n"
+     "output %y as \"y\"\n",
+     .count = 1, .heads = 1, .kv_heads = 1, .head_dim = 8, .v_head_dim = 6, .window = -1, .scale = 1, .q = "q/view"},
+    {"heads as the first axis of batch 1",
+     "input %q : f32[1, S, 64]\ninput %k : f32[1, S, 64]\ninput %v : f32[1, S, 64]\n"
+     "%q4 : f32[S, 4, 16] = reshape(%q)\n"
+     "%qt : f32[4, S, 16] = transpose(%q4) {perm=[1, 0, 2]}\n"
+     "%k4 : f32[S, 4, 16] = reshape(%k)\n"
+     "%kt : f32[4, 16, S] = transpose(%k4) {perm=[1, 2, 0]}\n"
+     "%v4 : f32[S, 4, 16] = reshape(%v)\n"
+     "%vt : f32[4, S, 16] = transpose(%v4) {perm=[1, 0, 2]}\n"
+     "%s : f32[4, S, S] = matmul(%qt, %kt)\n"
+     "%p : f32[4, S, S] = softmax(%s) {axis=2}\n"
+     "%o : f32[4, S, 16] = matmul(%p, %vt)\n"
+     "%ot : f32[S, 4, 16] = transpose(%o) {perm=[1, 0, 2]}\n"
+     "%y : f32[1, S, 64] = reshape(%ot)\n"
+     "output %y as \"y\"\n",
+     FOUND, .scale = 1, .q = "q", .k = "k", .v = "v"},
+    {"keys by queries, transposed",
+     QKV HEADS "%kk : f32[B, 4, S, 16] = transpose(%k4) {perm=[0, 2, 1, 3]}\n"
+               "%qq : f32[B, 4, 16, S] = transpose(%q4) {perm=[0, 2, 3, 1]}\n"
+               "%st : f32[B, 4, S, S] = matmul(%kk, %qq)\n"
+               "%s : f32[B, 4, S, S] = transpose(%st) {perm=[0, 1, 3, 2]}\n" SCALE PLAIN_TAIL("ss"),
+     IN_PLACE},
+    {"one-sided window stays a mask",
+     QKV MASK_INPUT HEADS SCORES SCALE RANGES FLAT_MASK
+     "const %w : i64[] = {1}\n"
+     "%d : i64[1, 1, S, S] = sub(%qi, %ki)\n"
+     "%near : bool[1, 1, S, S] = less_equal(%d, %w)\n"
+     "%all : bool[B, 1, S, S] = and(%near, %g4)\n" HALF_INF_MASK("all", "-inf") GUARD_TAIL("sm"),
+     IN_PLACE, .mask = "am", .masked_row = LATHE_MASKED_ZERO},
+    {"window and order in two masks",
+     QKV HEADS SCORES SCALE RANGES "const %ninf : f32[] = {-inf}\n"
+                                   "const %f0 : f32[] = {0}\n"
+                                   "const %w : i64[] = {2}\n"
+                                   "%d : i64[1, 1, S, S] = sub(%qi, %ki)\n"
+                                   "%near : bool[1, 1, S, S] = less_equal(%d, %w)\n"
+                                   "%le : bool[1, 1, S, S] = greater_equal(%qi, %ki)\n"
+                                   "%a1 : f32[1, 1, S, S] = where(%le, %f0, %ninf)\n"
+                                   "%s1 : f32[B, 4, S, S] = add(%ss, %a1)\n"
+                                   "%s2 : f32[B, 4, S, S] = where(%near, %s1, %ninf)\n" PLAIN_TAIL("s2"),
+     .count = 1, .heads = 4, .kv_heads = 4, .head_dim = 16, .v_head_dim = 16, .scale = 0.25, .q = "q", .causal = 1,
+     .window = 2, .masked_row = LATHE_MASKED_FLAG, .warning = "MASK_INF"},
+    {"a bias, a plane and keys",
+     QKV MASK_INPUT "input %rel : f32[4, S, S]\ninput %pl : bool[B, S, S]\n" HEADS SCORES SCALE LEGACY_MASK("-1e30")
+         "%s1 : f32[B, 4, S, S] = add(%rel, %sm)\n"
+         "%p4 : bool[B, 1, S, S] = reshape(%pl)\n"
+         "const %min : f32[] = {-1e30}\n"
+         "%s2 : f32[B, 4, S, S] = where(%p4, %s1, %min)\n" PLAIN_TAIL("s2"),
+     IN_PLACE, .keys = "m", .mask = "rel/where", .masked_row = LATHE_MASKED_UNIFORM},
+    {"soft cap and mask",
+     QKV MASK_INPUT HEADS SCORES "const %cap : f32[] = {30}\n"
+                                 "const %s120 : f32[] = {120}\n"
+                                 "%sd : f32[B, 4, S, S] = div(%s, %s120)\n"
+                                 "%st : f32[B, 4, S, S] = tanh(%sd)\n"
+                                 "%ss : f32[B, 4, S, S] = mul(%st, %cap)\n" LEGACY_MASK("-1e30") PLAIN_TAIL("sm"),
+     IN_PLACE, .keys = "m", .masked_row = LATHE_MASKED_UNIFORM},
+    {"mask of another name for the batch",
+     QKV "input %m : i64[BM, S]\n" HEADS SCORES SCALE RANGES
+         "%mb : bool[BM, S] = cast(%m) {to=9}\n"
+         "%fm : bool[BM*S, 1] = reshape(%mb)\n"
+         "%len : i64[1] = dims_tensor() {values=<S>}\n"
+         "%bs : i64[B, 1, 1, 1] = mul(%b4, %len)\n"
+         "%at : i64[B, 1, 1, S] = add(%ki, %bs)\n"
+         "%gm : bool[B, 1, 1, S, 1] = gather(%fm, %at) {axis=0}\n"
+         "%g1 : bool[B*S] = reshape(%gm)\n"
+         "%g4 : bool[B, 1, 1, S] = reshape(%g1)\n" KEY_INF_MASK("g4") GUARD_TAIL("sm"),
+     IN_PLACE, .keys = "m", .masked_row = LATHE_MASKED_ZERO},
+    {"mask from the right end of a longer one",
+     QKV "input %m : i64[B, S+2]\n" HEADS SCORES SCALE
+         "%ms : i64[B, S] = slice(%m) {axes=[1], starts=[2], ends=<S+2>, steps=[1]}\n"
+         "%mb : bool[B, S] = cast(%ms) {to=9}\n"
+         "%m4 : bool[B, 1, 1, S] = reshape(%mb)\n" KEY_INF_MASK("m4") GUARD_TAIL("sm"),
+     IN_PLACE, .mask = "am", .masked_row = LATHE_MASKED_ZERO},
 
     /* look-alikes */
+    {"masked scores that are filled with 0",
+     QKV MASK_INPUT HEADS SCORES SCALE "const %f0 : f32[] = {0}\n"
+                                       "%m4 : i64[B, 1, 1, S] = reshape(%m)\n"
+                                       "%mb : bool[B, 1, 1, S] = cast(%m4) {to=9}\n"
+                                       "%sm : f32[B, 4, S, S] = where(%mb, %ss, %f0)\n" PLAIN_TAIL("sm"),
+     .missed = "fills above -10000"},
+    {"mask inside the soft cap",
+     QKV MASK_INPUT HEADS SCORES SCALE LEGACY_MASK("-10000") "%st : f32[B, 4, S, S] = tanh(%sm)\n" PLAIN_TAIL("st"),
+     .missed = "inside the soft cap"},
+    {"scale for each head",
+     QKV "const %c : f32[4, 1, 1] = {1, 2, 3, 4}\n" HEADS SCORES
+         "%ss : f32[B, 4, S, S] = mul(%s, %c)\n" PLAIN_TAIL("ss"),
+     .missed = "scaled by a tensor"},
     {"softmax over queries",
      QKV HEADS SCORES SCALE "%p : f32[B, 4, S, S] = softmax(%ss) {axis=2}\n"
                             "%o : f32[B, 4, S, 16] = matmul(%p, %vt)\noutput %o as \"y\"\n",
