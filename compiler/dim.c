@@ -396,7 +396,7 @@ static bool divide(struct lathe_dims *t, lathe_dim a, lathe_dim b, lathe_dim *qu
             return false;
         struct dim_sum one;
         one.count = 1;
-        struct dim_term lead = t->exprs[a].terms[0], by = t->exprs[b].terms[0];
+        const struct dim_term lead = t->exprs[a].terms[0], by = t->exprs[b].terms[0];
         if (lathe_dim_divide_term(&lead, &by, &one.terms[0])) {
             lathe_dim part = lathe_dim_intern(t, &one);
             q = lathe_dim_add_resolved(t, q, part, 1);
@@ -490,7 +490,7 @@ static lathe_dim reduce_fraction(struct lathe_dims *t, lathe_dim *a, lathe_dim *
 lathe_dim lathe_dim_floordiv(struct lathe_dims *t, lathe_dim a, lathe_dim b) {
     a = lathe_dim_resolve(t, a);
     b = lathe_dim_resolve(t, b);
-    int64_t va, vb;
+    int64_t va = 0, vb = 0;
     if (a == LATHE_DIM_NONE || b == LATHE_DIM_NONE || !t->exprs[b].count)
         return LATHE_DIM_NONE;
     bool const_b = lathe_dim_is_const(t, b, &vb);
@@ -523,6 +523,8 @@ lathe_dim lathe_dim_floordiv(struct lathe_dims *t, lathe_dim a, lathe_dim b) {
     }
     if (!t->exprs[r].count || (positive && lathe_dim_lower(t, r) >= 0 && lathe_dim_proved_lt(t, r, b)))
         return q;
+    if (positive && lathe_dim_upper(t, r) < 0 && lathe_dim_lower(t, lathe_dim_add_resolved(t, r, b, 1)) >= 0)
+        return lathe_dim_sub(t, q, lathe_dim_const(t, 1));
     if (positive)
         reduce_fraction(t, &r, &b);
     /* floor(floor(x / c) / b) = floor(x / (c * b)) */
@@ -544,7 +546,7 @@ lathe_dim lathe_dim_floordiv(struct lathe_dims *t, lathe_dim a, lathe_dim b) {
 lathe_dim lathe_dim_mod(struct lathe_dims *t, lathe_dim a, lathe_dim b) {
     a = lathe_dim_resolve(t, a);
     b = lathe_dim_resolve(t, b);
-    int64_t va, vb;
+    int64_t va = 0, vb = 0;
     if (a == LATHE_DIM_NONE || b == LATHE_DIM_NONE || !t->exprs[b].count)
         return LATHE_DIM_NONE;
     bool const_b = lathe_dim_is_const(t, b, &vb);
@@ -577,6 +579,8 @@ lathe_dim lathe_dim_mod(struct lathe_dims *t, lathe_dim a, lathe_dim b) {
         return intern_atom(t, LATHE_ATOM_MOD, 0, r, b);
     if (lathe_dim_lower(t, r) >= 0 && lathe_dim_proved_lt(t, r, b))
         return r;
+    if (lathe_dim_upper(t, r) < 0 && lathe_dim_lower(t, lathe_dim_add_resolved(t, r, b, 1)) >= 0)
+        return lathe_dim_add_resolved(t, r, b, 1);
     lathe_dim scale = reduce_fraction(t, &r, &b);
     if (lathe_dim_is_const(t, b, &vb) && vb == 1)
         return lathe_dim_const(t, 0);

@@ -32,7 +32,7 @@ bool lathe_shape_content(const struct shape_ctx *c, lathe_value_id v, lathe_dim 
         return false;
     for (int64_t i = 0; i < n; i++) {
         double x = lathe_constant_f64(c->g, v, i);
-        if (!(fabs(x) < 0x1p53) || x != floor(x))
+        if (!(fabs(x) < 0x1p53) || x != floor(x) || (x == 0 && signbit(x)))
             return false;
         out[i] = lathe_shape_const(c, (int64_t)x);
     }
