@@ -363,7 +363,8 @@ enum lathe_status lathe_model_file_external(struct lathe_model_file *file, const
 
 void lathe_model_file_hash_start(struct lathe_model_file *file) {
     lathe_sha256_init(&file->hash);
-    file->hashing = !pthread_create(&file->hasher, NULL, hash_thread, file);
+    /* A thread costs more than hashing a small file. */
+    file->hashing = file->bytes > 1 << 20 && !pthread_create(&file->hasher, NULL, hash_thread, file);
     if (!file->hashing)
         hash_thread(file);
 }

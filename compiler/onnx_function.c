@@ -48,7 +48,9 @@ static bool bind_attributes(struct lathe_import *c, const LatheOnnx__Function *f
 
 void lathe_imp_call(struct lathe_import *c, const LatheOnnx__Function *f) {
     if (c->depth >= MAX_DEPTH) {
-        lathe_imp_node_fail(c, LATHE_MSG_FUNCTION, "functions call each other deeper than %d levels", MAX_DEPTH);
+        lathe_imp_fail(c, LATHE_MSG_FUNCTION,
+                       "function %s.%s calls itself, or functions are nested deeper than %d levels",
+                       *text_of(f->domain) ? f->domain : "ai.onnx", text_of(f->name), MAX_DEPTH);
         return;
     }
     if (c->node->n_input > f->n_input || c->node->n_output > f->n_output) {

@@ -3,6 +3,7 @@
 
 #include "text.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -368,12 +369,13 @@ static void bind_operands(struct lathe_import *c, struct lathe_scope *s, const L
 
 static void run_row(struct lathe_import *c, const struct lathe_onnx_op *row, const LatheOnnx__Node *n) {
     if (c->n_in < row->min_in || n->n_input > row->max_in) {
+        char most[32] = "";
         if (row->max_in > LATHE_ONNX_MAX_OPERANDS)
-            lathe_imp_node_fail(c, LATHE_MSG_MODEL_STRUCTURE, "it has %u operands, and needs at least %u", c->n_in,
-                                row->min_in);
-        else
-            lathe_imp_node_fail(c, LATHE_MSG_MODEL_STRUCTURE, "it has %zu operands, and needs %u to %u", n->n_input,
-                                row->min_in, row->max_in);
+            snprintf(most, sizeof most, " or more");
+        else if (row->max_in > row->min_in)
+            snprintf(most, sizeof most, " to %u", row->max_in);
+        lathe_imp_node_fail(c, LATHE_MSG_MODEL_STRUCTURE, "it has %zu operand%s and needs %u%s", n->n_input,
+                            n->n_input == 1 ? "" : "s", row->min_in, most);
         return;
     }
     for (uint32_t i = 0; i < row->min_in; i++) {
