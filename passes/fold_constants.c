@@ -72,12 +72,22 @@ static bool data_flow_needs(const struct lathe_graph *g, lathe_value_id v) {
     return false;
 }
 
+static bool all_constant(const struct lathe_graph *g, const struct lathe_node *node) {
+    for (uint32_t i = 0; i < node->n_in; i++)
+        if (node->in[i] != LATHE_NONE && !lathe_value_is_constant(g, node->in[i]))
+            return false;
+    return true;
+}
+
 static bool fold_content(struct lathe_pass_ctx *ctx, lathe_node_id n) {
     struct lathe_graph *g = ctx->graph;
     struct lathe_node *node = &g->nodes[n];
     if (node->n_out != 1 || node->out[0] == LATHE_NONE || !content_serves(g, node->out[0]))
         return false;
     lathe_value_id v = node->out[0];
+    /* Floats of constants are no shape arithmetic: fold_node has the rules for weights. */
+    if (lathe_dtype_is_float(g->values[v].dtype) && all_constant(g, node))
+        return false;
     if (!g->values[v].is_output && constant_from_content(ctx, v)) {
         lathe_graph_remove_dead_from(g, n);
         ctx->changes++;
@@ -183,9 +193,8 @@ static bool foldable(const struct lathe_graph *g, const struct lathe_node *node,
     if (!info || node->n_in > MOST_OPERANDS || node->n_out > MOST_OUTPUTS ||
         (!info->run && node->op != LATHE_OP_RESHAPE))
         return false;
-    for (uint32_t i = 0; i < node->n_in; i++)
-        if (node->in[i] != LATHE_NONE && !lathe_value_is_constant(g, node->in[i]))
-            return false;
+    if (!all_constant(g, node))
+        return false;
     for (uint32_t i = 0; i < node->n_attrs; i++)
         if (node->attrs[i].type == LATHE_ATTR_DIMS)
             return false;
