@@ -111,6 +111,36 @@ LATHE_IMPORTER(qlinear_matmul) {
     lathe_imp_end(c, n);
 }
 
+static lathe_value_id swap_axes(struct lathe_import *c, lathe_value_id x, bool wanted) {
+    static const int64_t perm[2] = {1, 0};
+    return wanted ? lathe_imp_transpose(c, x, perm, 2) : x;
+}
+
+/* alpha * a_scale * b_scale * ((a - a_zero)(b - b_zero) + c), quantized again when a scale for that is given. */
+LATHE_IMPORTER(ms_qgemm) {
+    lathe_value_id a = swap_axes(c, c->in[0], lathe_imp_attr_int(c, "transA", 0) != 0);
+    lathe_value_id b = swap_axes(c, c->in[3], lathe_imp_attr_int(c, "transB", 0) != 0);
+    const lathe_value_id in[4] = {a, b, c->in[2], c->in[5]};
+    lathe_value_id sums = lathe_imp_end(c, lathe_imp_node(c, LATHE_OP_MATMUL_INTEGER, in, 4));
+    if (lathe_imp_has(c, 6))
+        sums = lathe_imp_binary(c, LATHE_OP_ADD, sums, c->in[6]);
+    lathe_value_id scale = lathe_imp_binary(c, LATHE_OP_MUL, c->in[1], c->in[4]);
+    double alpha = lathe_imp_attr_float(c, "alpha", 1);
+    if (alpha != 1)
+        scale = lathe_imp_binary(c, LATHE_OP_MUL, scale, lathe_imp_scalar(c, LATHE_F32, alpha));
+    const lathe_value_id product[2] = {lathe_imp_cast(c, sums, LATHE_F32), scale};
+    bool again = lathe_imp_has(c, 7);
+    lathe_value_id y = lathe_imp_end(c, again ? lathe_imp_node(c, LATHE_OP_MUL, product, 2)
+                                              : lathe_imp_result(c, 0, LATHE_OP_MUL, product, 2));
+    if (!again)
+        return;
+    const lathe_value_id quantized[3] = {y, c->in[7], lathe_imp_in(c, 8)};
+    lathe_node_id n = lathe_imp_result(c, 0, LATHE_OP_QUANTIZE_LINEAR, quantized, lathe_imp_has(c, 8) ? 3 : 2);
+    lathe_imp_int(c, n, LATHE_ATTR_AXIS, 0);
+    lathe_imp_int(c, n, LATHE_ATTR_TO, lathe_imp_has(c, 8) ? lathe_imp_dtype(c, c->in[8]) : LATHE_U8);
+    lathe_imp_end(c, n);
+}
+
 LATHE_IMPORTER(ms_matmul_nbits) {
     int64_t k = lathe_imp_attr_int(c, "K", 0), n_columns = lathe_imp_attr_int(c, "N", 0);
     int64_t bits = lathe_imp_attr_int(c, "bits", 4), block = lathe_imp_attr_int(c, "block_size", 0);

@@ -342,8 +342,9 @@ static void check_supported(struct lathe_import *c, struct lathe_scope *s, const
                           v.list[i].count, v.list[i].count == 1 ? "" : "s");
         total += v.list[i].count;
     }
-    lathe_imp_fail(c, LATHE_MSG_OPERATORS, "%u node%s of %zu operator%s not supported: %s; `lathe ops` lists what is",
-                   total, total == 1 ? "" : "s", v.count, v.count == 1 ? " is" : "s are", text.data ? text.data : "");
+    lathe_imp_fail(
+        c, LATHE_MSG_OPERATORS, "%u node%s of %zu operator%s %s not supported: %s; `lathe ops` lists what is", total,
+        total == 1 ? "" : "s", v.count, v.count == 1 ? "" : "s", total == 1 ? "is" : "are", text.data ? text.data : "");
     lathe_text_free(&text);
 }
 
