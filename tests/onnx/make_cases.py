@@ -89,7 +89,8 @@ def microsoft_attention():
     mask = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], I)
 
     def one(name, ins, weights, inputs, dims=None, **a):
-        case("attention_" + name, [node("Attention", ins.split(" "), "y", MS, num_heads=N, **a)], inputs, weights, "y",
+        case("attention_" + name, [node("Attention", ins.split(" "), "y", MS, num_heads=N, **a)], inputs, weights,
+                 "y",
              dims if dims is not None else XD)
 
     wb = {"w": w, "b": b}
@@ -110,7 +111,8 @@ def microsoft_attention():
     q, k, v = f(B, S, H), f(B, 4, H), f(B, 4, H)
 
     def many(name, ins, weights, inputs, **a):
-        case("mha_" + name, [node("MultiHeadAttention", ins.split(" "), "y", MS, num_heads=N, **a)], inputs, weights, "y")
+        case("mha_" + name, [node("MultiHeadAttention", ins.split(" "), "y", MS, num_heads=N, **a)], inputs, weights,
+                 "y")
 
     many("plain", "q k v", {}, {"q": q, "k": k, "v": v})
     many("bias", "q k v b", {"b": b}, {"q": q, "k": k, "v": v})
@@ -128,11 +130,14 @@ def microsoft_attention():
 def microsoft_others():
     g, be, bi, s = f(H), f(H), f(H), f(B, S, H)
     w = {"g": g, "be": be, "bi": bi}
-    case("skip_layer_norm", [node("SkipLayerNormalization", "x s g be bi", "y", MS, epsilon=0.05)], {"x": x, "s": s}, w, "y",
+    case("skip_layer_norm", [node("SkipLayerNormalization", "x s g be bi", "y", MS, epsilon=0.05)], {"x": x, "s": s},
+             w, "y",
          {**XD, "s": ["batch", "seq", H]})
-    case("skip_layer_norm_sum", [h.make_node("SkipLayerNormalization", ["x", "s", "g", "be", "bi"], ["y", "", "", "sum"],
+    case("skip_layer_norm_sum", [h.make_node("SkipLayerNormalization", ["x", "s", "g", "be", "bi"], ["y", "", "",
+             "sum"],
                                              domain=MS)], {"x": x, "s": f(1, S, H)}, w, "y sum")
-    case("skip_rms_norm", [h.make_node("SkipSimplifiedLayerNormalization", ["x", "s", "g", "bi"], ["y", "", "", "sum"],
+    case("skip_rms_norm", [h.make_node("SkipSimplifiedLayerNormalization", ["x", "s", "g", "bi"], ["y", "", "",
+             "sum"],
                                        domain=MS, epsilon=0.01)], {"x": x, "s": s}, {"g": g, "bi": bi}, "y sum")
     case("simplified_layer_norm", [node("SimplifiedLayerNormalization", "x g", "y", axis=-1, epsilon=0.02)], {"x": x},
          {"g": g}, "y", XD)
@@ -140,11 +145,13 @@ def microsoft_others():
     tables = {"we": f(20, H), "pe": f(9, H), "te": f(2, H), "g": g, "be": be}
     two = {k: ["batch", "seq"] for k in ("ids", "seg", "m", "p")}
     mask = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], I)
-    case("embed_layer_norm", [node("EmbedLayerNormalization", "ids seg we pe te g be m", "y mi es", MS, epsilon=1e-3)],
+    case("embed_layer_norm", [node("EmbedLayerNormalization", "ids seg we pe te g be m", "y mi es", MS,
+             epsilon=1e-3)],
          {"ids": ids, "seg": seg, "m": mask}, tables, "y mi es", two)
     case("embed_positions", [node("EmbedLayerNormalization", "ids,seg,we,pe,te,g,be,,p".split(","), "y mi", MS)],
          {"ids": ids, "seg": seg, "p": rng.integers(0, 9, (B, S)).astype(I)}, tables, "y", two)
-    case("embed_no_segments", [node("EmbedLayerNormalization", "ids,,we,pe,,g,be".split(","), "y mi", MS)], {"ids": ids},
+    case("embed_no_segments", [node("EmbedLayerNormalization", "ids,,we,pe,,g,be".split(","), "y mi", MS)],
+             {"ids": ids},
          {k: v for k, v in tables.items() if k != "te"}, "y", two)
     case("bias_gelu", [node("BiasGelu", "x g", "y", MS)], {"x": x}, {"g": g}, "y", XD)
     case("fast_gelu", [node("FastGelu", "x g", "y", MS)], {"x": x}, {"g": g}, "y", XD)
@@ -162,9 +169,11 @@ def microsoft_others():
     cos, sin, p = f(9, 3), f(9, 3), rng.integers(0, 9, (B, S)).astype(np.int64)
     tables = {"c": cos, "s": sin}
     for twist in (0, 1):
-        case(f"rotary_{twist}", [node("RotaryEmbedding", "x p c s", "y", MS, interleaved=twist)], {"x": x, "p": p}, tables,
+        case(f"rotary_{twist}", [node("RotaryEmbedding", "x p c s", "y", MS, interleaved=twist)], {"x": x, "p": p},
+                 tables,
              "y", {**XD, "p": ["batch", "seq"]})
-    case("rotary_offset", [node("RotaryEmbedding", "x p c s", "y", MS)], {"x": f(B, N, S, 6), "p": np.array([2])}, tables,
+    case("rotary_offset", [node("RotaryEmbedding", "x p c s", "y", MS)], {"x": f(B, N, S, 6), "p": np.array([2])},
+             tables,
          "y")
     case("rotary_part", [node("RotaryEmbedding", "x p c s", "y", MS, num_heads=1, rotary_embedding_dim=6)],
          {"x": x, "p": p}, tables, "y")
@@ -201,9 +210,11 @@ def old_forms():
                     node("TopK", "s", "t ti", axis=1, k=2), node("Dropout", "s", "dr", ratio=0.3),
                     node("Split", "e", "p q", axis=2, split=[1, 4])], {"x": v}, {}, "y t ti dr p q", opset=7, ir=3,
          domains=())
-    case("softmax11", [node("Softmax", "x", "a", axis=1), node("LogSoftmax", "x", "b"), node("Hardmax", "x", "c", axis=0)],
+    case("softmax11", [node("Softmax", "x", "a", axis=1), node("LogSoftmax", "x", "b"), node("Hardmax", "x", "c",
+             axis=0)],
          {"x": v}, {}, "a b c", opset=11, ir=6, domains=())
-    case("softmax13", [node("Softmax", "x", "a", axis=1), node("LogSoftmax", "x", "b"), node("Hardmax", "x", "c", axis=0)],
+    case("softmax13", [node("Softmax", "x", "a", axis=1), node("LogSoftmax", "x", "b"), node("Hardmax", "x", "c",
+             axis=0)],
          {"x": v}, {}, "a b c", opset=13, ir=7, domains=())
     case("clip_absent", [node("Clip", ["x", "", "hi"], "y")], {"x": v}, {"hi": np.float32(0.25)}, "y", domains=())
     case("split18", [node("Split", "x", "a b c d", axis=1, num_outputs=4)], {"x": f(2, 7)}, {}, "a b c d", opset=18,
@@ -211,9 +222,12 @@ def old_forms():
     case("reduce_noop", [node("ReduceSum", "x", "a", noop_with_empty_axes=1), node("ReduceL2", "x", "b", axes=[0, 2],
                                                                                    keepdims=0)],
          {"x": v}, {}, "a b", opset=13, domains=())
-    case("defaults", [node("LayerNormalization", "x g", "ln", axis=1, epsilon=0.3), node("Flatten", "x", "fl", axis=2),
-                      node("Transpose", "x", "tr"), node("LeakyRelu", "x", "lr", alpha=0.3), node("Elu", "x", "el", alpha=2.0),
-                      node("HardSigmoid", "x", "hs", alpha=0.3, beta=0.4), node("Selu", "x", "se", alpha=1.1, gamma=0.9),
+    case("defaults", [node("LayerNormalization", "x g", "ln", axis=1, epsilon=0.3), node("Flatten", "x", "fl",
+             axis=2),
+                      node("Transpose", "x", "tr"), node("LeakyRelu", "x", "lr", alpha=0.3), node("Elu", "x", "el",
+                      alpha=2.0),
+                      node("HardSigmoid", "x", "hs", alpha=0.3, beta=0.4), node("Selu", "x", "se", alpha=1.1,
+                      gamma=0.9),
                       node("ArgMax", "x", "am", axis=-1, keepdims=0, select_last_index=1),
                       node("CumSum", "x ax", "cs", exclusive=1, reverse=1), node("Gather", "x ix", "ga", axis=2),
                       node("Mod", "x x2", "mo", fmod=1), node("IsInf", "x", "ii", detect_negative=0)],
@@ -227,24 +241,33 @@ def old_forms():
 def structure():
     v = f(2, 3)
     weights = {
-        "fd": h.make_tensor("fd", T.FLOAT, [3], [1.5, -2, 0.25]), "dd": h.make_tensor("dd", T.DOUBLE, [3], [1.5, -2, 1e-9]),
-        "i64": h.make_tensor("i64", T.INT64, [3], [-1, 2, 1 << 40]), "u64": h.make_tensor("u64", T.UINT64, [2], [1, 1 << 63]),
+        "fd": h.make_tensor("fd", T.FLOAT, [3], [1.5, -2, 0.25]), "dd": h.make_tensor("dd", T.DOUBLE, [3], [1.5, -2,
+        1e-9]),
+        "i64": h.make_tensor("i64", T.INT64, [3], [-1, 2, 1 << 40]), "u64": h.make_tensor("u64", T.UINT64, [2], [1,
+        1 << 63]),
         "i8": h.make_tensor("i8", T.INT8, [3], [-128, 0, 127]), "bo": h.make_tensor("bo", T.BOOL, [3], [1, 0, 1]),
-        "h": h.make_tensor("h", T.FLOAT16, [3], [1.5, -2, 0.25]), "bf": h.make_tensor("bf", T.BFLOAT16, [2], [1.5, -3]),
+        "h": h.make_tensor("h", T.FLOAT16, [3], [1.5, -2, 0.25]), "bf": h.make_tensor("bf", T.BFLOAT16, [2], [1.5,
+        -3]),
         "u32": h.make_tensor("u32", T.UINT32, [1], [4000000000]), "raw": np.float32([7, 8, 9])}
     casts = [node("Cast", k, "c_" + k, to=T.DOUBLE) for k in weights]
-    case("typed_fields", [node("Add", "x x", "s")] + casts, {"x": v}, weights, "s " + " ".join("c_" + k for k in weights),
+    case("typed_fields", [node("Add", "x x", "s")] + casts, {"x": v}, weights,
+             "s " + " ".join("c_" + k for k in weights),
          domains=())
     case("constant_forms", [h.make_node("Constant", [], ["a"], value_float=1.5), h.make_node("Constant", [], ["b"],
-         value_floats=[1.0, 2.0, 3.0]), h.make_node("Constant", [], ["c"], value_int=3), h.make_node("Constant", [], ["d"],
+         value_floats=[1.0, 2.0, 3.0]), h.make_node("Constant", [], ["c"], value_int=3), h.make_node("Constant", [],
+                  ["d"],
          value_ints=[2, 1, -1]), h.make_node("Constant", [], ["e"], value=nh.from_array(v)), node("Add", "x a", "f"),
-        node("Mul", "f b", "g"), node("Reshape", "g d", "r"), node("Cast", "c", "cf", to=T.FLOAT), node("Add", "r cf", "y"),
+        node("Mul", "f b", "g"), node("Reshape", "g d", "r"), node("Cast", "c", "cf", to=T.FLOAT), node("Add",
+        "r cf", "y"),
         node("Add", "x e", "z")], {"x": v}, {}, "y z", opset=13, domains=())
     w = f(3, 3)
-    case("scrambled", [node("Add", "b x", "y"), node("Relu", "a", "b"), node("MatMul", "x w", "a")], {"x": v}, {"w": w}, "y",
+    case("scrambled", [node("Add", "b x", "y"), node("Relu", "a", "b"), node("MatMul", "x w", "a")], {"x": v},
+             {"w": w}, "y",
          domains=(), answer=[np.maximum(v @ w, 0) + v])
-    case("weights_as_inputs", [node("MatMul", "x w", "y")], {"x": v}, {"w": f(3, 4)}, "y", ir=3, domains=(), as_inputs=("w",))
-    case("aliases", [node("Identity", "x", "a"), node("Identity", "a", "y"), node("Identity", "w", "z"), node("Relu", "a", "r"),
+    case("weights_as_inputs", [node("MatMul", "x w", "y")], {"x": v}, {"w": f(3, 4)}, "y", ir=3, domains=(),
+             as_inputs=("w",))
+    case("aliases", [node("Identity", "x", "a"), node("Identity", "a", "y"), node("Identity", "w", "z"), node("Relu",
+             "a", "r"),
                      node("Identity", "r", "r2")], {"x": v}, {"w": f(2)}, "y z r r2", domains=())
 
     scaled = h.make_function("own", "Scaled", ["a"], ["b"], [
@@ -259,7 +282,8 @@ def structure():
         [h.make_opsetid("", 17), h.make_opsetid("own", 1)], ["factor"])
     twice.node[1].attribute.append(onnx.AttributeProto(name="factor", type=onnx.AttributeProto.FLOAT,
                                                        ref_attr_name="factor"))
-    case("functions", [node("Twice", "x", "y", "own", factor=3.0), node("Scaled", "x", "z", "own", factor=-1.0, slope=0.1)],
+    case("functions", [node("Twice", "x", "y", "own", factor=3.0), node("Scaled", "x", "z", "own", factor=-1.0,
+             slope=0.1)],
          {"x": v}, {}, "y z", domains=("own",), functions=(scaled, twice))
 
     def branch(name, nodes, out):
@@ -270,10 +294,33 @@ def structure():
     never = branch("else", [node("NonZero", "x", "nz"), node("Cast", "nz", "e", to=T.FLOAT)], "e")
     case("if_folds", shape_test + [node("If", "eq", "y", then_branch=ok, else_branch=never)], {"x": v},
          {"one": np.int64(1), "three": np.int64(3), "w": f(3)}, "y", {"x": ["batch", 3]}, domains=())
-    case("int4_dequantize", [node("DequantizeLinear", "q s z", "y", axis=1, block_size=4), node("MatMul", "x y", "o")],
+    case("int4_dequantize", [node("DequantizeLinear", "q s z", "y", axis=1, block_size=4), node("MatMul", "x y",
+             "o")],
          {"x": f(2, 3)}, {"q": h.make_tensor("q", T.INT4, [3, 8], rng.integers(-8, 8, 24).tolist()), "s": f(3, 2),
-                          "z": h.make_tensor("z", T.INT4, [3, 2], [1, -1, 2, 0, -3, 4])}, "o", opset=21, ir=10, domains=())
+                          "z": h.make_tensor("z", T.INT4, [3, 2], [1, -1, 2, 0, -3, 4])}, "o", opset=21, ir=10,
+                          domains=())
     case("unused_input", [node("Relu", "x", "y")], {"x": v, "other": f(4)}, {}, "y", domains=())
+
+
+def more_operators():
+    for name, extra in (("float", {}), ("quantized", {"ys": np.float32(0.5), "yz": np.uint8(100)})):
+        w = {"as": np.float32(0.03), "az": np.uint8(7), "b": i8(4, 6), "bs": np.float32(0.02), "bz": np.int8(0),
+             "c": rng.integers(-900, 900, 4).astype(I), **extra}
+        case("qgemm_" + name, [node("QGemm", "a as az b bs bz c" + (" ys yz" if extra else ""), "y", MS, transB=1)],
+             {"a": u8(3, 6)}, w, "y")
+    case("resize_same", [node("Resize", ["x", "", "", "sizes"], "y", mode="cubic")], {"x": f(1, 2, 4, 4)},
+         {"sizes": np.array([1, 2, 4, 4])}, "y", domains=())
+    case("pools", [node("LpPool", "x", "a", kernel_shape=[2, 2], p=1, strides=[2, 1]),
+                   node("MaxPool", "x", "b", kernel_shape=[3, 2], pads=[1, 0, 1, 1], ceil_mode=1, strides=[2, 2]),
+                   node("AveragePool", "x", "c", kernel_shape=[2, 2], auto_pad="SAME_UPPER", count_include_pad=1),
+                   node("Conv", "x w", "d", auto_pad="SAME_LOWER", strides=[2, 1], dilations=[1, 2], group=2),
+                   node("GlobalMaxPool", "x", "e"), node("GlobalAveragePool", "x", "g")],
+         {"x": f(1, 2, 5, 6)}, {"w": f(4, 1, 2, 2)}, "a b c d e g", domains=())
+    q = f(1, 4, 3, 8)
+    case("attention24", [h.make_node("Attention", ["q", "k", "v", "m"], ["y"], scale=0.3, softcap=2.0),
+                         h.make_node("Attention", ["q", "k", "v", "", "pk", "pv"], ["z", "nk", "nv"], is_causal=1)],
+         {"q": q, "k": f(1, 2, 3, 8), "v": f(1, 2, 3, 6), "m": np.array([[1, 0, 1], [0, 0, 0], [1, 1, 0]], bool),
+          "pk": f(1, 2, 2, 8), "pv": f(1, 2, 2, 6)}, {}, "y z nk nv", opset=24, ir=11, domains=())
 
 
 def bad_models():
@@ -297,8 +344,10 @@ def bad_models():
     other = onnx.load_from_string((HERE / "bad" / "only_other_opset.onnx").read_bytes())
     del other.opset_import[0]
     bad("only_other_opset", other)
-    bad("cycle", plain([node("Add", "x b", "a", name="first"), node("Relu", "a", "b", name="second"), node("Relu", "b", "y")]))
-    bad("cycle_unneeded", plain(relu + [node("Add", "x b", "a", name="first"), node("Relu", "a", "b", name="second")]))
+    bad("cycle", plain([node("Add", "x b", "a", name="first"), node("Relu", "a", "b", name="second"), node("Relu",
+             "b", "y")]))
+    bad("cycle_unneeded", plain(relu + [node("Add", "x b", "a", name="first"), node("Relu", "a", "b",
+             name="second")]))
     bad("undefined", plain([node("Add", "x nowhere", "y", name="adder")]))
     bad("undefined_output", plain(relu, "nothing"))
     bad("twice", plain([node("Relu", "x", "y", name="one"), node("Neg", "x", "y", name="two")]))
@@ -311,13 +360,16 @@ def bad_models():
     bad("axis_range", plain([node("Softmax", "x", "y", name="odd", axis=2)]))
     bad("too_many_operands", plain([node("Relu", "x x", "y", name="odd")]))
     bad("too_few_operands", plain([node("Add", "x", "y", name="odd")]))
-    for name, dims, raw in (("short_weight", [2, 3], 20), ("negative_dim", [-2, -3], 24), ("huge_dims", [8, 1 << 61], 0)):
+    for name, dims, raw in (("short_weight", [2, 3], 20), ("negative_dim", [-2, -3], 24), ("huge_dims", [8, 1 << 61],
+             0)):
         t = onnx.TensorProto(name="w", data_type=T.FLOAT, dims=dims, raw_data=bytes(raw))
         bad(name, plain([node("Add", "x w", "y")], weights={"w": t}))
     bad("nan_weight", plain([node("Add", "x w", "y")], weights={"w": np.float32([1, np.nan, 3])}))
     bad("string_weight", plain([node("Add", "x w", "y")], weights={"w": h.make_tensor("w", T.STRING, [1], ["a"])}))
-    bad("float8_weight", plain([node("Cast", "w", "y", to=1)], weights={"w": h.make_tensor("w", T.FLOAT8E5M2, [1], [1.0])}))
-    for name, location in (("external_up", "../w.data"), ("external_absolute", "/w.data"), ("external_missing", "no.data"),
+    bad("float8_weight", plain([node("Cast", "w", "y", to=1)], weights={"w": h.make_tensor("w", T.FLOAT8E5M2, [1],
+             [1.0])}))
+    for name, location in (("external_up", "../w.data"), ("external_absolute", "/w.data"), ("external_missing",
+             "no.data"),
                            ("external_empty", "")):
         t = onnx.TensorProto(name="w", data_type=T.FLOAT, dims=[3], data_location=1)
         t.external_data.add(key="location", value=location)
@@ -331,10 +383,12 @@ def bad_models():
         return h.make_graph([node("Relu", "x", out)], name, [], [h.make_tensor_value_info(out, T.FLOAT, None)])
 
     bad("if_on_data", plain([node("ReduceSum", "x", "s", keepdims=0), node("Cast", "s", "c", to=T.BOOL),
-                             node("If", "c", "y", name="choice", then_branch=branch("t", "a"), else_branch=branch("e", "b"))]))
+                             node("If", "c", "y", name="choice", then_branch=branch("t", "a"),
+                             else_branch=branch("e", "b"))]))
     loop = h.make_function("own", "Again", ["a"], ["b"], [node("Again", "a", "b", "own")],
                            [h.make_opsetid("", 17), h.make_opsetid("own", 1)])
-    bad("recursive_function", plain([node("Again", "x", "y", "own", name="call")], domains=("own",), functions=(loop,)))
+    bad("recursive_function", plain([node("Again", "x", "y", "own", name="call")], domains=("own",),
+             functions=(loop,)))
     inner = b""
     for _ in range(100):
         for key in (b"\x32", b"\x2a", b"\x0a"):  # AttributeProto.g, NodeProto.attribute, GraphProto.node
@@ -368,4 +422,5 @@ if __name__ == "__main__":
     microsoft_others()
     old_forms()
     structure()
+    more_operators()
     bad_models()
