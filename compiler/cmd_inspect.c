@@ -117,7 +117,7 @@ static void summary(const struct lathe_artifact *a, const json_t *o, struct lath
     char features[512], limit[64];
     lathe_target_features_text(a->manifest.head->target_features, features, sizeof features);
     row(out, "artifact", text_of(o, "path"));
-    lathe_text_append(out, "%-14s%s, written by lathe ", "format", text_of(o, "format"));
+    lathe_text_append(out, "%-14s%s, written by ", "format", text_of(o, "format"));
     lathe_append_printable(out, text_of(o, "writer"));
     lathe_text_append(out, "\n");
     row(out, "source", text_of(json_object_get(o, "source"), "sha256"));
