@@ -101,22 +101,26 @@ static inline __attribute__((always_inline)) void gemm_panels(const size_t rows,
     }
     const float *a = tile->a;
     size_t lda = tile->lda, ldb = tile->ldb, stride = tile->panel_stride;
-    for (size_t t = 0; t < tile->k; t++, a += lda, b += ldb) {
-        vf bv[GEMM_MAX_VECTORS];
-#pragma GCC unroll 8
-        for (size_t v = 0; v < vectors; v++)
-            bv[v] = v_load(b + v / GEMM_VP * stride + v % GEMM_VP * VN);
-#pragma GCC unroll 4
-        for (size_t p = 0; p < panels; p++)
-            __builtin_prefetch(b + p * stride + GEMM_PREFETCH, 0, 3);
-#pragma GCC unroll 16
-        for (size_t r = 0; r < rows; r++) {
-            vf av = v_set1(a[r]);
+    /* Lines of B are asked for `ahead` steps before their turn, those of the next group in the last steps. */
+    size_t ahead = GEMM_AHEAD(rows, panels), turn = tile->k > ahead ? tile->k - ahead : 0;
+    const float *fetch = b + ahead * ldb, *next_group = b + panels * stride;
+    for (size_t t = 0, end = turn; t < tile->k; end = tile->k, fetch = next_group)
+        for (; t < end; t++, a += lda, b += ldb, fetch += ldb) {
+            vf bv[GEMM_MAX_VECTORS];
 #pragma GCC unroll 8
             for (size_t v = 0; v < vectors; v++)
-                acc[r][v] = v_fma(av, bv[v], acc[r][v]);
+                bv[v] = v_load(b + v / GEMM_VP * stride + v % GEMM_VP * VN);
+#pragma GCC unroll 4
+            for (size_t p = 0; p < panels; p++)
+                __builtin_prefetch(fetch + p * stride, 0, 3);
+#pragma GCC unroll 16
+            for (size_t r = 0; r < rows; r++) {
+                vf av = v_set1(a[r]);
+#pragma GCC unroll 8
+                for (size_t v = 0; v < vectors; v++)
+                    acc[r][v] = v_fma(av, bv[v], acc[r][v]);
+            }
         }
-    }
 #pragma GCC unroll 16
     for (size_t r = 0; r < rows; r++)
 #pragma GCC unroll 8

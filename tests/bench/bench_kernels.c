@@ -1,0 +1,279 @@
+/* Micro-benchmark of the kernel table: the multiply-add peak measured, then what share of it each row reaches.
+ *
+ *   bench_kernels [--threads N] [--seconds X] [--only FAMILY] [--level c|avx2|avx512]
+ *
+ * The peak is that of the widest registers the row's instruction set has, on one core, measured just before the row: the
+ * best of several short runs, so that other work on the machine disturbs little. `linear` rows go through the blocked
+ * product with the whole team; their weights rotate through 64 MB, so that small row counts read memory as a model does. */
+#include "bench_peak.h"
+#include "cpu.h"
+#include "gemm_drive.h"
+#include "kernel_rows.h"
+#include "target.h"
+#include "threads.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static double seconds_each = 0.2;
+static unsigned thread_count;
+static const char *only, *level;
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void *memory(size_t bytes) {
+    void *p = aligned_alloc(64, (bytes + 63) / 64 * 64 + 64);
+    if (!p) {
+        fprintf(stderr, "no memory\n");
+        exit(1);
+    }
+    float *f = p;
+    for (size_t i = 0; i < bytes / 4; i++)
+        f[i] = (float)(i % 13) * 0.0625f - 0.375f;
+    return p;
+}
+
+static bool wanted(const char *name) { return !only || strstr(name, only); }
+
+/* Can this CPU run a row of that name, and was its level asked for? */
+static bool runs(const char *name, uint64_t bits) {
+    const char *suffix = strstr(name, "__");
+    return (lathe_cpu_bits() & bits) == bits && (!level || (suffix && strcmp(suffix + 2, level) == 0));
+}
+
+/* Best seconds of one call of fn, repeated until the time is up. */
+static double best_of(void (*fn)(void *), void *user) {
+    fn(user);
+    double best = 1e30, end = now() + seconds_each;
+    unsigned batch = 1;
+    do {
+        double start = now();
+        for (unsigned i = 0; i < batch; i++)
+            fn(user);
+        double took = (now() - start) / batch;
+        best = took < best ? took : best;
+        if (took * batch < 20e-6)
+            batch *= 2;
+    } while (now() < end);
+    return best;
+}
+
+static double peak_of(uint64_t bits) {
+    double best = 0, end = now() + seconds_each;
+    do {
+        double start = now();
+        double flops = lathe_bench_peak(bits);
+        double rate = flops / (now() - start);
+        best = rate > best ? rate : best;
+    } while (now() < end);
+    return best;
+}
+
+/* ---- gemm tiles, operands in the second cache */
+struct tile_user {
+    lathe_gemm_f32_fn fn;
+    struct lathe_gemm_f32_tile tile;
+};
+static void run_tile(void *user) {
+    struct tile_user *u = user;
+    u->fn(&u->tile);
+}
+
+static void gemm_tiles(const char *name, lathe_gemm_f32_fn fn, uint64_t bits, unsigned mr, unsigned nr) {
+    if (!runs(name, bits) || !wanted(name))
+        return;
+    double peak = peak_of(bits);
+    printf("%-34s peak of one core %.1f GFLOPS\n", name, peak / 1e9);
+    size_t k = 384;
+    float *a = memory(mr * k * 4), *b = memory(64 * k * 4), *c = memory(mr * 64 * 4);
+    for (unsigned rows = 1; rows <= mr; rows++) {
+        struct tile_user u = {fn, {rows, nr < 64 && rows * 2 > mr ? nr : 64, k, a, rows, b, 16, 16 * k, c, 64, false, NULL}};
+        double t = best_of(run_tile, &u), rate = 2.0 * rows * (double)u.tile.cols * (double)k / t;
+        printf("  tile %2u x %2zu x %zu %26.1f GFLOPS %5.1f %%\n", rows, u.tile.cols, k, rate / 1e9, 100 * rate / peak);
+    }
+    free(a);
+    free(b);
+    free(c);
+}
+
+/* ---- whole products over the team */
+struct linear_user {
+    struct lathe_pool *pool;
+    struct lathe_kernels kernels;
+    struct lathe_gemm_f32 product;
+    const float *weights;
+    size_t count, next, stride;
+    void *scratch[64];
+};
+static void linear_part(void *user, const struct lathe_team *team) {
+    struct linear_user *u = user;
+    lathe_gemm_f32_team(&u->kernels, &u->product, team, u->scratch[team->index]);
+}
+static void run_linear(void *user) {
+    struct linear_user *u = user;
+    u->product.panels = u->weights + u->next * u->stride;
+    u->next = (u->next + 1) % u->count;
+    lathe_pool_run(u->pool, linear_part, u);
+}
+
+static void linears(struct lathe_pool *pool, const char *name, uint64_t bits) {
+    static const size_t shapes[][2] = {{768, 768}, {768, 2304}, {768, 3072}, {3072, 768}, {384, 384}};
+    static const size_t rows[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512};
+    if (!runs(name, bits) || !wanted("linear"))
+        return;
+    struct linear_user u = {.pool = pool};
+    lathe_kernels_select(bits, &u.kernels);
+    double peak = peak_of(bits) * thread_count;
+    printf("linear through %s, %u threads, peak %.1f GFLOPS\n", name, thread_count, peak / 1e9);
+    size_t total = (size_t)64 << 20;
+    float *weights = memory(total), *bias = memory(4096 * 4);
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+        for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+            size_t m = rows[r], k = shapes[s][0], n = shapes[s][1];
+            float *a = memory(m * k * 4), *c = memory(m * n * 4);
+            for (unsigned i = 0; i < thread_count; i++)
+                u.scratch[i] = memory(lathe_gemm_f32_scratch(m, n, k, true));
+            u.weights = weights;
+            u.stride = k * n;
+            u.count = total / 4 / u.stride;
+            u.next = 0;
+            u.product = (struct lathe_gemm_f32){.m = m, .n = n, .k = k, .a = a, .a_row = k, .a_column = 1, .c = c,
+                                                .ldc = n, .epilogue = {.bias = bias, .scale = 1,
+                                                .activation = n == 3072 ? LATHE_ACT_GELU : LATHE_ACT_NONE}};
+            double t = best_of(run_linear, &u), rate = 2.0 * (double)m * (double)n * (double)k / t;
+            printf("  %4zu x %4zu x %4zu%s %9.1f us %8.1f GFLOPS %5.1f %% %6.1f GB/s of weights\n", m, k, n,
+                   n == 3072 ? " gelu" : "     ", t * 1e6, rate / 1e9, 100 * rate / peak,
+                   (double)(k * n * 4) / t / 1e9);
+            for (unsigned i = 0; i < thread_count; i++)
+                free(u.scratch[i]);
+            free(a);
+            free(c);
+        }
+    free(weights);
+    free(bias);
+}
+
+/* ---- rows on one core */
+struct row_user {
+    struct lathe_kernels kernels;
+    lathe_unary_f32_fn unary;
+    size_t n;
+    float *x, *y, *g;
+    struct lathe_attention_f32_args attention;
+};
+static void run_unary(void *user) {
+    struct row_user *u = user;
+    u->unary(u->n, u->x, u->y);
+}
+static void run_norm(void *user) {
+    struct row_user *u = user;
+    u->kernels.layer_norm_f32(u->n / 768, 768, u->x, u->x + u->n, u->g, u->g, 1e-12f, u->y, NULL);
+}
+static void run_softmax(void *user) {
+    struct row_user *u = user;
+    u->kernels.softmax_f32(u->n / 128, 128, u->x, u->y);
+}
+static void run_attention(void *user) {
+    struct row_user *u = user;
+    u->kernels.attention_f32(&u->attention);
+}
+
+static void row_kernels(const char *name, uint64_t bits) {
+    if (!runs(name, bits))
+        return;
+    name = strstr(name, "__") + 2;
+    struct row_user u = {.n = 768 * 16};
+    lathe_kernels_select(bits, &u.kernels);
+    u.x = memory(2 * u.n * 4);
+    u.y = memory(u.n * 4);
+    u.g = memory(768 * 4);
+    const struct {
+        const char *name;
+        lathe_unary_f32_fn fn;
+    } unary[] = {{"gelu_f32", u.kernels.gelu_f32}, {"gelu_tanh_f32", u.kernels.gelu_tanh_f32},
+                 {"silu_f32", u.kernels.silu_f32}, {"tanh_f32", u.kernels.tanh_f32}, {"exp_f32", u.kernels.exp_f32},
+                 {"erf_f32", u.kernels.erf_f32}, {"sigmoid_f32", u.kernels.sigmoid_f32}};
+    for (size_t i = 0; i < sizeof unary / sizeof *unary; i++)
+        if (wanted(unary[i].name)) {
+            u.unary = unary[i].fn;
+            printf("%-8s %-16s %6.3f ns an element\n", name, unary[i].name, best_of(run_unary, &u) / (double)u.n * 1e9);
+        }
+    if (wanted("layer_norm"))
+        printf("%-8s %-16s %6.3f ns an element, with residual, rows of 768\n", name, "layer_norm_f32",
+               best_of(run_norm, &u) / (double)u.n * 1e9);
+    if (wanted("softmax"))
+        printf("%-8s %-16s %6.3f ns an element, rows of 128\n", name, "softmax_f32",
+               best_of(run_softmax, &u) / (double)u.n * 1e9);
+    if (wanted("attention")) {
+        double peak = peak_of(bits);
+        static const size_t lengths[] = {8, 16, 32, 64, 128, 256, 384, 512};
+        static const size_t sizes[] = {64, 32};
+        for (size_t d = 0; d < 2; d++)
+            for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+                size_t s = lengths[i], w = 2304, h = sizes[d];
+                float *qkv = memory(s * w * 4), *out = memory(s * 768 * 4);
+                u.attention = (struct lathe_attention_f32_args){
+                    .nq = s, .nk = s, .d = h, .dv = h, .q = qkv, .k = qkv + 768, .v = qkv + 1536, .out = out,
+                    .ldq = w, .ldk = w, .ldv = w, .ldo = 768, .scale = 0.125f,
+                    .scratch = memory(lathe_attention_f32_scratch(s, s, h, h))};
+                double t = best_of(run_attention, &u), flops = 4.0 * (double)(s * s * h);
+                printf("%-8s attention_f32 head of %zu, %3zu tokens %8.1f us %6.1f GFLOPS %5.1f %%\n", name, h, s,
+                       t * 1e6, flops / t / 1e9, 100 * flops / t / peak);
+                free(u.attention.scratch);
+                free(qkv);
+                free(out);
+            }
+    }
+    free(u.x);
+    free(u.y);
+    free(u.g);
+}
+
+int main(int argc, char **argv) {
+    for (int i = 1; i + 1 < argc; i += 2) {
+        if (strcmp(argv[i], "--threads") == 0)
+            thread_count = (unsigned)atoi(argv[i + 1]);
+        else if (strcmp(argv[i], "--seconds") == 0)
+            seconds_each = atof(argv[i + 1]);
+        else if (strcmp(argv[i], "--only") == 0)
+            only = argv[i + 1];
+        else if (strcmp(argv[i], "--level") == 0)
+            level = argv[i + 1];
+    }
+    struct lathe_diag diag = {0};
+    struct lathe_pool *pool = NULL;
+    struct lathe_pool_options options = {.threads = thread_count};
+    if (lathe_pool_new(&options, &pool, &diag) != LATHE_OK) {
+        fprintf(stderr, "%s\n", diag.text);
+        return 1;
+    }
+    thread_count = lathe_pool_threads(pool);
+    if (thread_count > 64)
+        return 1;
+    char brand[49];
+    lathe_cpu_brand(brand);
+    printf("%s\n", brand);
+#define KERNEL_GEMM_F32(function, pack, bits, mr, nr) gemm_tiles(#function, function, bits, mr, nr);
+#define KERNEL(family, type, function, bits, bound)
+#include "kernels.def"
+#undef KERNEL_GEMM_F32
+#undef KERNEL
+#define KERNEL_GEMM_F32(function, pack, bits, mr, nr) linears(pool, #function, bits);
+#define KERNEL(family, type, function, bits, bound)
+#include "kernels.def"
+#undef KERNEL_GEMM_F32
+#undef KERNEL
+#define KERNEL_GEMM_F32(function, pack, bits, mr, nr) row_kernels(#function, bits);
+#define KERNEL(family, type, function, bits, bound)
+#include "kernels.def"
+#undef KERNEL_GEMM_F32
+#undef KERNEL
+    lathe_pool_free(&pool);
+    return 0;
+}
