@@ -3,6 +3,7 @@
  * rearranges constants. Nodes that no output needs have no step. */
 #include "lower.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -527,18 +528,19 @@ static enum lathe_status lower_graph(struct lowering *w) {
     lathe_strings_finish(&l->strings);
     if (l->strings.failed || g->out_of_memory)
         return FAIL_MEMORY(w);
-    report_steps(l);
     return LATHE_OK;
 }
 
-enum lathe_status lathe_lower(struct lathe_graph *g, const struct lathe_emit_options *options,
-                              struct lathe_report *report, struct lathe_lowered *out, struct lathe_diag *diag) {
+static enum lathe_status lower_once(struct lathe_graph *g, const struct lathe_emit_options *options,
+                                    struct lathe_report *report, const struct lathe_default_limits *defaults,
+                                    struct lathe_lowered *out, struct lathe_diag *diag) {
     *out = (struct lathe_lowered){
         .graph = g,
         .arena = lathe_arena_new(),
         .options = options,
         .report = report,
         .diag = diag,
+        .defaults = *defaults,
         .symbols.each = sizeof(struct lathe_fmt_symbol),
         .dims.each = sizeof(struct lathe_fmt_dim),
         .values.each = sizeof(struct lathe_fmt_value),
@@ -551,8 +553,91 @@ enum lathe_status lathe_lower(struct lathe_graph *g, const struct lathe_emit_opt
     struct lowering w = {.l = out, .g = g};
     enum lathe_status status = out->arena ? lower_graph(&w) : FAIL_MEMORY(&w);
     free(w.root_of);
-    if (status != LATHE_OK)
+    return status;
+}
+
+/* Memory is only reserved, so a limit that nobody set may be generous; but not absurd. */
+#define ARENA_BUDGET (UINT64_C(4) << 30)
+#define FREE_BATCH   65536 /* rows of what has no sequence */
+#define TOKEN_BATCH  256
+#define TOKEN_SEQ    4096
+#define LEAST_BATCH  32
+#define LEAST_SEQ    1024
+#define LEAST_OTHER  512
+
+/* Halves the default limit that can best be spared. `must`: the graph does not fit at all. */
+static bool lower_defaults(struct lathe_default_limits *now, const struct lathe_default_limits *used, bool must) {
+    if (used->used_batch && now->batch > LEAST_BATCH)
+        now->batch /= 2;
+    else if (used->used_other && now->other > LEAST_OTHER)
+        now->other /= 2;
+    else if (used->used_seq && now->seq > LEAST_SEQ)
+        now->seq /= 2;
+    else if (must && used->used_batch && now->batch > 1)
+        now->batch /= 2;
+    else if (must && used->used_other && now->other > 1)
+        now->other /= 2;
+    else if (must && used->used_seq && now->seq > 1)
+        now->seq /= 2;
+    else
+        return false;
+    return true;
+}
+
+static bool has_sequence(const struct lathe_graph *g) {
+    for (uint32_t i = 0; i < g->input_count; i++) {
+        const struct lathe_value *v = &g->values[g->inputs[i]];
+        if (v->rank == 2 && lathe_dtype_is_integer(v->dtype))
+            return true;
+        if (v->rank > 2)
+            return true;
+    }
+    return false;
+}
+
+static void note_defaults(const struct lathe_lowered *l) {
+    const struct lathe_default_limits *d = &l->defaults;
+    char text[160] = "";
+    size_t n = 0;
+    if (!l->report || !(d->used_batch || d->used_seq || d->used_other))
+        return;
+    if (d->used_batch)
+        n += (size_t)snprintf(text + n, sizeof text - n, "batch %lld, ", (long long)d->batch);
+    if (d->used_seq)
+        n += (size_t)snprintf(text + n, sizeof text - n, "sequence %lld, ", (long long)d->seq);
+    if (d->used_other)
+        n += (size_t)snprintf(text + n, sizeof text - n, "others %lld, ", (long long)d->other);
+    snprintf(text + n, sizeof text - n, "as neither graph, target nor options state a limit");
+    lathe_report_note(l->report, "default_limits", text);
+}
+
+enum lathe_status lathe_lower(struct lathe_graph *g, const struct lathe_emit_options *options,
+                              struct lathe_report *report, struct lathe_lowered *out, struct lathe_diag *diag) {
+    struct lathe_default_limits limits = {
+        .batch = has_sequence(g) ? TOKEN_BATCH : FREE_BATCH, .seq = TOKEN_SEQ, .other = FREE_BATCH};
+    struct lathe_diag *why = calloc(1, sizeof *why);
+    enum lathe_status status;
+    if (!why)
+        return lathe_fail(diag, LATHE_MSG_NO_MEMORY, "lowering: out of memory");
+    for (;;) {
+        lathe_diag_reset(why);
+        status = lower_once(g, options, report, &limits, out, why);
+        bool must = status != LATHE_OK && why->message == LATHE_MSG_LOWER_LIMIT;
+        bool over = must || (status == LATHE_OK && out->arena_bytes > ARENA_BUDGET);
+        struct lathe_default_limits used = out->defaults;
+        if (!over || !lower_defaults(&limits, &used, must))
+            break;
         lathe_lowered_free(out);
+    }
+    if (status != LATHE_OK) {
+        lathe_lowered_free(out);
+        lathe_fail(diag, why->message, "%s", why->text);
+    } else {
+        out->diag = diag;
+        report_steps(out);
+        note_defaults(out);
+    }
+    free(why);
     return status;
 }
 

@@ -81,6 +81,11 @@ struct lathe_lowered {
     } * symbol_facts;
     uint32_t symbol_fact_count;
     int64_t max_batch, max_seq; /* for the manifest */
+    /* limits of sizes that nothing bounds, and whether one was needed */
+    struct lathe_default_limits {
+        int64_t batch, seq, other;
+        bool used_batch, used_seq, used_other;
+    } defaults;
 
     uint32_t *value_of;         /* graph value -> plan value, UINT32_MAX: none yet */
     uint32_t *weight_of;        /* plan value -> weight, UINT32_MAX */

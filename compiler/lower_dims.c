@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DEFAULT_MAX_BATCH 32
-#define DEFAULT_MAX_SEQ   512
 
 /* The symbol that a dim is, alone; -1 when it is anything else. */
 static int64_t only_symbol(const struct lathe_dims *t, lathe_dim d) {
@@ -105,7 +103,12 @@ static enum lathe_status set_limit(struct lathe_lowered *l, uint32_t i) {
                           (long long)f->min, (long long)high);
     /* a bound of the graph such as a position table is a limit; one as wide as a number type is none */
     int64_t graph = high < (INT64_C(1) << 30) ? high : 0;
-    f->max = first_positive(asked, target, graph ? graph : batch ? DEFAULT_MAX_BATCH : DEFAULT_MAX_SEQ);
+    struct lathe_default_limits *defaults = &l->defaults;
+    f->max = first_positive(asked, target, graph);
+    if (f->max == 0) {
+        *(batch ? &defaults->used_batch : seq ? &defaults->used_seq : &defaults->used_other) = true;
+        f->max = batch ? defaults->batch : seq ? defaults->seq : defaults->other;
+    }
     if (f->max > high)
         f->max = high;
     if (f->max < f->min)
