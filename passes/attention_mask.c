@@ -8,6 +8,8 @@
 #define SWALLOWS 268435456.0 /* 2^28, where neighbouring f32 are 32 apart */
 #define HALF_MIN 65504.0     /* fp16's finfo.min in magnitude: swallows in fp16 */
 #define MASKING  1e4
+/* Adding this much to all scores of a row keeps their differences to 1e-5. */
+#define HARMLESS 128.0
 
 enum axis { AXIS_B, AXIS_N, AXIS_Q, AXIS_K, AXES };
 
@@ -29,6 +31,7 @@ struct work {
     int64_t low, high;
     bool is_general[LATHE_ATTENTION_MAX_MASKS];
     bool infinite, uniform, softmax; /* what masked keys hold */
+    bool adds_infinity;              /* +inf or NaN where attention is allowed: the source gives NaN */
 };
 
 /* ---- facts */
@@ -223,19 +226,22 @@ static void read_source(struct work *w, unsigned index) {
         struct lathe_mask_number n;
         if (!lathe_mask_number(&w->reader, &e, &n))
             return;
-        n.yes *= s->factor;
-        n.no *= s->factor;
-        if (n.when.never || n.when.count == 0 || n.yes == n.no) {
-            /* one number for all keys changes nothing */
-            w->is_general[index] = !isfinite(n.when.never ? n.no : n.yes);
+        if (n.yes == n.no || n.when.never || n.when.count == 0) {
+            /* one number for all keys changes nothing unless it is so large that sums lose the scores */
+            double value = n.when.never ? n.no : n.yes;
+            w->adds_infinity |= !isfinite(value);
+            w->is_general[index] = !(fabs(value) <= HARMLESS);
             return;
         }
+        n.yes *= s->factor;
+        n.no *= s->factor;
         /* `yes` is to be the larger one, where attention is allowed */
         if (n.no > n.yes && !lathe_mask_turn(&w->reader, &n))
             return;
         f = n.when;
         fill = n.no - n.yes;
-        if (!isfinite(n.yes) || !(fill <= -MASKING))
+        w->adds_infinity |= !isfinite(n.yes);
+        if (!(fabs(n.yes) <= HARMLESS * fabs(s->factor)) || !(fill <= -MASKING))
             return;
     }
     struct lathe_mask_formula both;
@@ -449,6 +455,9 @@ bool lathe_attention_make_masks(struct lathe_attention_match *m, lathe_node_id b
     *why = "found positions that no causal order or window describes, expected a mask operand";
     split_sums(&w);
     if (!collect(&w))
+        return false;
+    *why = "found a mask that adds infinity to scores it allows";
+    if (w.adds_infinity)
         return false;
     *why = "found weights set to zero by another mask than that of the scores";
     if (m->has_zeroed && !zeroes_what_is_masked(&w))

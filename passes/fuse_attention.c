@@ -283,6 +283,8 @@ static bool peel_scores(struct lathe_attention_match *m, struct lathe_element *e
             }
             if (side == 1 && (node->op == LATHE_OP_SUB || !leads_to_scores(g, node->in[1], 0)))
                 return missed(m, "found a sum without a product of two computed operands, expected Q K^T + mask");
+            if (node->op == LATHE_OP_SUB && leads_to_scores(g, node->in[1], 0))
+                return missed(m, "found a difference of two products, expected Q K^T and a mask");
             if (m->softcap != 0)
                 return missed(m, "found a mask inside the soft cap, expected it outside");
             if (!lathe_element_broadcast(&m->view, e, node->in[side], &x))

@@ -408,6 +408,16 @@ static bool clipped(struct lathe_mask_reader *r, const struct lathe_element *e, 
     return true;
 }
 
+/* An input of integers, or of floats over batch and positions alone: a bias has more axes. */
+static bool may_be_zero_or_one(struct lathe_mask_reader *r, const struct lathe_value *v) {
+    int axes = 0;
+    for (int i = 0; i < v->rank; i++) {
+        int64_t size;
+        axes += !lathe_dim_is_const(r->view->graph->dims, v->dims[i], &size) || size != 1;
+    }
+    return lathe_dtype_is_integer(v->dtype) || axes <= 2;
+}
+
 static bool two_valued(struct lathe_mask_reader *r, const struct lathe_element *start, unsigned depth,
                        struct lathe_mask_number *out) {
     struct lathe_graph *g = r->view->graph;
@@ -426,7 +436,7 @@ static bool two_valued(struct lathe_mask_reader *r, const struct lathe_element *
         return both_truths(r, &e, depth, &yes, &no) && choose(r, &yes, &no, &one, &zero, out);
     }
     if (v->producer == LATHE_NONE) {
-        if (!v->is_input)
+        if (!v->is_input || !may_be_zero_or_one(r, v))
             return false;
         *out = (struct lathe_mask_number){.yes = 1, .no = 0, .is_input = true};
         return element_fact(r, &e, true, &out->when);

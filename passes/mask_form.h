@@ -3,9 +3,9 @@
  *
  * A fact is either "an index expression is >= 0" (causal order, windows) or "this element of that tensor is not 0" (key
  * masks and whatever stays unknown: the conjunction is always true to the source, only its parts may be coarse).
- * A graph input that enters arithmetic, as in (1 - mask) * c, is taken to hold 0 and 1 only, which is what the formula
- * means; comparisons and casts to bool of an input need no such assumption.
- * Facts live in the arena that the caller gives. Nothing here changes the graph. */
+ * A graph input (integers, or floats with two axes that are not 1) that enters arithmetic, as in (1 - mask) * c, is
+ * taken to hold 0 and 1 only, which is what the formula means; comparisons and casts to bool of an input need no such
+ * assumption. Facts live in the arena that the caller gives. Nothing here changes the graph. */
 #ifndef LATHE_MASK_FORM_H
 #define LATHE_MASK_FORM_H
 
