@@ -34,18 +34,19 @@ static inline vf gemm_activate(enum lathe_activation activation, float alpha, vf
     return x;
 }
 
+/* c = epilogue(sums) for one activation; sums lie in lines of `ld`. */
 static inline __attribute__((always_inline)) void gemm_finish_rows(enum lathe_activation activation, size_t rows,
-                                                                   size_t cols, size_t column, float *c, size_t ldc,
+                                                                   size_t cols, size_t column, const float *sums,
+                                                                   size_t ld, float *c, size_t ldc,
                                                                    const struct lathe_gemm_epilogue *e) {
     vf scale = v_set1(e->scale);
     bool scaled = e->scale != 1.0f;
     for (size_t r = 0; r < rows; r++) {
-        float *line = c + r * ldc;
         const float *residual = e->residual ? e->residual + r * e->ldr + column : NULL;
         for (size_t j = 0; j < cols; j += VN) {
             size_t n = cols - j < VN ? cols - j : VN;
             bool whole = n == VN;
-            vf x = whole ? v_load(line + j) : v_load_n(line + j, n);
+            vf x = v_load(sums + r * ld + j);
             if (scaled)
                 x = x * scale;
             if (e->bias)
@@ -54,25 +55,24 @@ static inline __attribute__((always_inline)) void gemm_finish_rows(enum lathe_ac
             if (residual)
                 x = x + (whole ? v_load(residual + j) : v_load_n(residual + j, n));
             if (whole)
-                v_store(line + j, x);
+                v_store(c + r * ldc + j, x);
             else
-                v_store_n(line + j, x, n);
+                v_store_n(c + r * ldc + j, x, n);
         }
     }
 }
 
-/* The epilogue over a tile that was just stored and still lies in the first cache. */
-static __attribute__((noinline)) void gemm_finish(size_t rows, size_t cols, size_t column, float *c, size_t ldc,
-                                                  const struct lathe_gemm_epilogue *e) {
+static __attribute__((noinline)) void gemm_finish(size_t rows, size_t cols, size_t column, const float *sums, size_t ld,
+                                                  float *c, size_t ldc, const struct lathe_gemm_epilogue *e) {
     switch (e->activation) {
     case LATHE_ACT_NONE:
-        gemm_finish_rows(LATHE_ACT_NONE, rows, cols, column, c, ldc, e);
+        gemm_finish_rows(LATHE_ACT_NONE, rows, cols, column, sums, ld, c, ldc, e);
         break;
     case LATHE_ACT_GELU:
-        gemm_finish_rows(LATHE_ACT_GELU, rows, cols, column, c, ldc, e);
+        gemm_finish_rows(LATHE_ACT_GELU, rows, cols, column, sums, ld, c, ldc, e);
         break;
     default:
-        gemm_finish_rows(e->activation, rows, cols, column, c, ldc, e);
+        gemm_finish_rows(e->activation, rows, cols, column, sums, ld, c, ldc, e);
         break;
     }
 }
@@ -121,6 +121,17 @@ static inline __attribute__((always_inline)) void gemm_panels(const size_t rows,
                     acc[r][v] = v_fma(av, bv[v], acc[r][v]);
             }
         }
+    if (tile->epilogue) {
+        /* Through a buffer: lines of C far apart may share one set of the first cache. */
+        float sums[GEMM_MR * 16 * GEMM_MAX_VECTORS / GEMM_VP] __attribute__((aligned(64)));
+#pragma GCC unroll 16
+        for (size_t r = 0; r < rows; r++)
+#pragma GCC unroll 8
+            for (size_t v = 0; v < vectors; v++)
+                v_store(sums + (r * vectors + v) * VN, acc[r][v]);
+        gemm_finish(rows, cols, (size_t)(c - tile->c), sums, panels * 16, c, ldc, tile->epilogue);
+        return;
+    }
 #pragma GCC unroll 16
     for (size_t r = 0; r < rows; r++)
 #pragma GCC unroll 8
@@ -148,8 +159,6 @@ static inline __attribute__((always_inline)) void gemm_rows(const size_t rows, c
             gemm_panels(rows, 2, tile, b, c, cols);
         else
             gemm_panels(rows, 1, tile, b, c, cols);
-        if (tile->epilogue)
-            gemm_finish(tile->rows, cols, p * 16, c, tile->ldc, tile->epilogue);
         p += n;
     }
 }

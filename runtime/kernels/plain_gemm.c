@@ -7,7 +7,8 @@
 #include "kernel_rows.h"
 
 static inline __attribute__((always_inline)) void plain_panel(const size_t rows, const struct lathe_gemm_f32_tile *tile,
-                                                              const float *b, float *c, size_t cols) {
+                                                              const float *b, float *c, size_t column,
+                                                              size_t cols) {
     float acc[GEMM_MR][16] = {{0}};
     if (tile->accumulate)
         for (size_t r = 0; r < rows; r++)
@@ -19,8 +20,11 @@ static inline __attribute__((always_inline)) void plain_panel(const size_t rows,
         for (size_t r = 0; r < rows; r++)
             for (size_t j = 0; j < 16; j++)
                 acc[r][j] += a[r] * b[j];
-    for (size_t r = 0; r < rows; r++)
-        memcpy(c + r * tile->ldc, acc[r], cols * sizeof *c);
+    if (tile->epilogue)
+        gemm_finish(rows, cols, column, acc[0], 16, c, tile->ldc, tile->epilogue);
+    else
+        for (size_t r = 0; r < rows; r++)
+            memcpy(c + r * tile->ldc, acc[r], cols * sizeof *c);
 }
 
 void lathe_gemm_f32_4x16__c(const struct lathe_gemm_f32_tile *tile) {
@@ -29,15 +33,19 @@ void lathe_gemm_f32_4x16__c(const struct lathe_gemm_f32_tile *tile) {
         float *c = tile->c + j;
         size_t cols = tile->cols - j < 16 ? tile->cols - j : 16;
         if (tile->rows == 4)
-            plain_panel(4, tile, b, c, cols);
+            plain_panel(4, tile, b, c, j, cols);
         else
             for (size_t r = 0; r < tile->rows; r++) {
                 struct lathe_gemm_f32_tile one = *tile;
+                struct lathe_gemm_epilogue epilogue;
                 one.a += r;
-                plain_panel(1, &one, b, c + r * tile->ldc, cols);
+                if (tile->epilogue) {
+                    epilogue = *tile->epilogue;
+                    epilogue.residual = epilogue.residual ? epilogue.residual + r * epilogue.ldr : NULL;
+                    one.epilogue = &epilogue;
+                }
+                plain_panel(1, &one, b, c + r * tile->ldc, j, cols);
             }
-        if (tile->epilogue)
-            gemm_finish(tile->rows, cols, j, c, tile->ldc, tile->epilogue);
     }
 }
 

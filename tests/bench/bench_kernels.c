@@ -34,8 +34,11 @@ static void *memory(size_t bytes) {
         exit(1);
     }
     float *f = p;
-    for (size_t i = 0; i < bytes / 4; i++)
-        f[i] = (float)(i % 13) * 0.0625f - 0.375f;
+    uint32_t seed = 1;
+    for (size_t i = 0; i < bytes / 4; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        f[i] = (float)(int32_t)seed * 0x1p-33f;
+    }
     return p;
 }
 
