@@ -161,6 +161,11 @@ static bool take_summand(const struct lathe_graph *g, lathe_value_id v, lathe_va
         pair.offset = start;
         return add_pair(s, &pair, n);
     }
+    case LATHE_OP_DEQUANTIZE_LINEAR:
+    case LATHE_OP_GATHER_BLOCK_QUANTIZED:
+        s->any_lookup |= node->op == LATHE_OP_GATHER_BLOCK_QUANTIZED ||
+                         lathe_producer_of(g, node->in[0], LATHE_OP_GATHER) != LATHE_NONE;
+        return refuse(s, n, "the table is quantized, expected a float constant");
     default:
         break;
     }

@@ -154,6 +154,27 @@ static bool absorb(struct lathe_pass_ctx *ctx, lathe_node_id linear) {
     return true;
 }
 
+/* A product with block-quantized weights takes its bias as operand 5. */
+static bool absorb_nbits_bias(struct lathe_pass_ctx *ctx, lathe_node_id product) {
+    struct lathe_graph *g = ctx->graph;
+    enum { BIAS = 5 };
+    lathe_value_id y = g->nodes[product].out[0], other, in[BIAS + 1];
+    lathe_node_id use = lathe_value_only_use(g, y);
+    if (use == LATHE_NONE || g->nodes[use].op != LATHE_OP_ADD || has_operand(g, product, BIAS) ||
+        !lathe_match_other(g, use, y, &other) || !lathe_value_is_constant(g, other) ||
+        !lathe_value_same_shape(g, y, g->nodes[use].out[0]) ||
+        !lathe_match_row_operand(g, other, y, g->values[y].rank - 1))
+        return false;
+    for (uint32_t i = 0; i < BIAS; i++)
+        in[i] = i < g->nodes[product].n_in ? g->nodes[product].in[i] : LATHE_NONE;
+    in[BIAS] = lathe_match_make_row_operand(ctx, product, other, y, g->values[y].rank - 1);
+    if (in[BIAS] == LATHE_NONE)
+        return false;
+    lathe_node_set_inputs(g, product, in, BIAS + 1);
+    take_out(ctx, use, y);
+    return true;
+}
+
 enum lathe_status lathe_pass_fuse_epilogue(struct lathe_pass_ctx *ctx) {
     struct lathe_graph *g = ctx->graph;
     uint32_t count;
@@ -161,5 +182,8 @@ enum lathe_status lathe_pass_fuse_epilogue(struct lathe_pass_ctx *ctx) {
     for (uint32_t i = 0; i < count; i++)
         while (g->nodes[list[i]].op == LATHE_OP_LINEAR && !g->out_of_memory && absorb(ctx, list[i]))
             continue;
+    list = lathe_match_nodes(ctx, LATHE_OP_MATMUL_NBITS, &count);
+    for (uint32_t i = 0; i < count; i++)
+        absorb_nbits_bias(ctx, list[i]);
     return g->out_of_memory ? lathe_fail(ctx->diag, LATHE_MSG_NO_MEMORY, "fuse_epilogue: out of memory") : LATHE_OK;
 }

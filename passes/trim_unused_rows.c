@@ -309,7 +309,8 @@ static bool trim(struct lathe_pass_ctx *ctx, lathe_node_id first_take) {
             return false;
     ctx->changes += products;
     if (products)
-        lathe_pass_note(ctx, "trimmed_products", "%u run on the one token a sequence that an output reads", products);
+        lathe_pass_note(ctx, "trimmed_rows", "%u products run on the one token a sequence that an output reads",
+                        products);
     return true;
 }
 

@@ -65,6 +65,13 @@ static const struct pass_case cases[] = {
      "linear=1 add=1 layer_norm=1"},
     {"a product that is an output too", "fuse_linear fuse_epilogue",
      WEIGHTS Y("m", "matmul(%x, %w)") Y("y", "add(%m, %b)") OUT "output %m as \"m\"\n", "linear=1 add=1"},
+    {"bias of a block-quantized product", "fuse_epilogue",
+     "input %x : f32[batch, seq, 32]\nconst %b : f32[1, 2] = {1, 2}\n"
+     "const %p : u8[2, 1, 16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, "
+     "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}\nconst %s : f32[2, 1] = {1, 2}\n"
+     "%m : f32[batch, seq, 2] = matmul_nbits(%x, %p, %s) {k=32, bits=4, block_size=32}\n"
+     "%y : f32[batch, seq, 2] = add(%m, %b)\n" OUT,
+     "matmul_nbits=1 add=0\ntext:matmul_nbits(%x, %p, %s, _, _, %b"},
     {"a residual that broadcasts stays", "fuse_linear fuse_epilogue",
      WEIGHTS "input %r : f32[1, seq, 3]\n" Y("m", "matmul(%x, %w)") Y("y", "add(%m, %r)") OUT, "linear=1 add=1"},
 };
