@@ -87,24 +87,30 @@ static float scale_of(const struct weights *w, int64_t column, int64_t block) {
     return (float)lathe_read_f64(w->scales, column * w->blocks + block);
 }
 
-/* One block of a column into its lane of a panel: (q - zero) * scale. */
+/* One block of a column into its lane of a panel: (q - zero) * scale. Up to 4 bits by a table of all values. */
 static void unpack_block(const uint8_t *blob, int64_t n, unsigned bits, float scale, float zero, float *out) {
-    if (bits == 4) {
-        int64_t i = 0;
-        for (; i + 2 <= n; i += 2) {
-            uint8_t v = blob[i / 2];
-            out[i * 16] = ((float)(v & 15) - zero) * scale;
-            out[i * 16 + 16] = ((float)(v >> 4) - zero) * scale;
-        }
-        if (i < n)
-            out[i * 16] = ((float)(blob[i / 2] & 15) - zero) * scale;
-    } else if (bits == 8) {
+    float table[16];
+    if (bits > 4) {
         for (int64_t i = 0; i < n; i++)
-            out[i * 16] = ((float)blob[i] - zero) * scale;
-    } else {
-        for (int64_t i = 0; i < n; i++)
-            out[i * 16] = ((float)lathe_nbits_at(blob, i, bits) - zero) * scale;
+            out[i * 16] = ((float)(bits == 8 ? blob[i] : lathe_nbits_at(blob, i, bits)) - zero) * scale;
+        return;
     }
+    for (int q = 0; q < 16; q++)
+        table[q] = ((float)q - zero) * scale;
+    if (bits != 4) {
+        for (int64_t i = 0; i < n; i++)
+            out[i * 16] = table[lathe_nbits_at(blob, i, bits)];
+        return;
+    }
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8) { /* four bytes at a time: lowest bits first */
+        uint32_t v = (uint32_t)blob[i / 2] | (uint32_t)blob[i / 2 + 1] << 8 | (uint32_t)blob[i / 2 + 2] << 16 |
+                     (uint32_t)blob[i / 2 + 3] << 24;
+        for (int k = 0; k < 8; k++)
+            out[(i + k) * 16] = table[v >> 4 * k & 15];
+    }
+    for (; i < n; i++)
+        out[i * 16] = table[blob[i / 2] >> 4 * (i & 1) & 15];
 }
 
 static bool unpack_column(const struct lathe_op_call *call, const struct weights *w, int64_t column, float *out) {
