@@ -2,6 +2,7 @@
 #ifndef LATHE_SHA256_H
 #define LATHE_SHA256_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -9,6 +10,7 @@ struct lathe_sha256 {
     uint32_t state[8];
     uint64_t length; /* bytes so far */
     uint8_t block[64];
+    bool plain; /* set after init: plain C also where the CPU has instructions for it */
 };
 
 void lathe_sha256_init(struct lathe_sha256 *h);
