@@ -210,6 +210,8 @@ const LatheOnnx__Function *lathe_onnx_function(const struct lathe_import *c, con
 void lathe_imp_call(struct lathe_import *c, const LatheOnnx__Function *function);
 
 #define LATHE_IMPORTER(name) void lathe_onnx_##name(struct lathe_import *c)
+
+/* the importers that the rows name */
 #define ONNX_OP(domain, name, first, last, min_in, max_in, max_out, importer) LATHE_IMPORTER(importer);
 #include "onnx_ops.def"
 #undef ONNX_OP
