@@ -8,7 +8,8 @@
     "%w : f32[batch, seq, 2] = gather(%word, %ids) {axis=0}\n%t : f32[batch, seq, 2] = gather(%type, %types) "         \
     "{axis=0}\n"
 #define SUM(out, a, b) "%" out " : f32[batch, seq, 2] = add(%" a ", %" b ")\n"
-#define NORM(in)       "%y : f32[batch, seq, 2] = layer_norm(%" in ", %g, %b) {axis=2, epsilon=1e-12}\noutput %y as \"y\"\n"
+#define NORM(in)       "%y : f32[batch, seq, 2] = layer_norm(%" in ", %g, %b) {axis=2, epsilon=1e-12}\n" OUTPUT
+#define OUTPUT         "output %y as \"y\"\n"
 #define RANGE          "%r : i64[seq] = range() {start=0, delta=1}\n"
 
 static const struct pass_case cases[] = {
