@@ -31,6 +31,7 @@ struct work {
     int64_t low, high;
     bool is_general[LATHE_ATTENTION_MAX_MASKS];
     bool infinite, uniform, softmax; /* what masked keys hold */
+    bool adds_much;                  /* a number that other masks may not outweigh, on keys that are allowed */
     bool adds_infinity;              /* +inf or NaN where attention is allowed: the source gives NaN */
 };
 
@@ -231,16 +232,19 @@ static void read_source(struct work *w, unsigned index) {
             double value = n.when.never ? n.no : n.yes;
             w->adds_infinity |= !isfinite(value);
             w->is_general[index] = !(fabs(value) <= HARMLESS);
+            w->adds_much |= w->is_general[index];
             return;
         }
         n.yes *= s->factor;
         n.no *= s->factor;
+        double larger = n.yes > n.no ? n.yes : n.no;
+        w->adds_infinity |= !isfinite(larger);
+        w->adds_much |= !(fabs(larger) <= HARMLESS * fabs(s->factor));
         /* `yes` is to be the larger one, where attention is allowed */
         if (n.no > n.yes && !lathe_mask_turn(&w->reader, &n))
             return;
         f = n.when;
         fill = n.no - n.yes;
-        w->adds_infinity |= !isfinite(n.yes);
         if (!(fabs(n.yes) <= HARMLESS * fabs(s->factor)) || !(fill <= -MASKING))
             return;
     }
@@ -458,6 +462,9 @@ bool lathe_attention_make_masks(struct lathe_attention_match *m, lathe_node_id b
         return false;
     *why = "found a mask that adds infinity to scores it allows";
     if (w.adds_infinity)
+        return false;
+    *why = "found a large number added to scores that are allowed, beside another mask";
+    if (w.adds_much && m->source_count > 1)
         return false;
     *why = "found weights set to zero by another mask than that of the scores";
     if (m->has_zeroed && !zeroes_what_is_masked(&w))
