@@ -112,22 +112,35 @@ enum lathe_status lathe_artifact_file_begin(struct lathe_artifact_file *f, const
 
 /* ---- bytes */
 
+static enum lathe_status grow_memory(struct lathe_artifact_file *f, size_t capacity, struct lathe_diag *diag) {
+    capacity = (capacity + 4096) / 64 * 64;
+    uint8_t *more = aligned_alloc(64, capacity);
+    if (!more)
+        return lathe_fail(diag, LATHE_MSG_NO_MEMORY, "artifact in memory: %zu bytes", capacity);
+    if (f->size)
+        memcpy(more, f->memory, (size_t)f->size);
+    free(f->memory);
+    f->memory = more;
+    f->capacity = capacity;
+    return LATHE_OK;
+}
+
+enum lathe_status lathe_artifact_file_reserve(struct lathe_artifact_file *f, uint64_t bytes, struct lathe_diag *diag) {
+    if (f->path)
+        return LATHE_OK;
+    if (bytes > SIZE_MAX / 4 - f->size)
+        return lathe_fail(diag, LATHE_MSG_SIZE_OVERFLOW, "artifact in memory: too large");
+    size_t need = (size_t)(f->size + bytes);
+    return need > f->capacity ? grow_memory(f, need, diag) : LATHE_OK;
+}
+
 static enum lathe_status append_memory(struct lathe_artifact_file *f, const void *data, size_t bytes,
                                        struct lathe_diag *diag) {
     if (bytes > SIZE_MAX / 4 - f->size)
         return lathe_fail(diag, LATHE_MSG_SIZE_OVERFLOW, "artifact in memory: too large");
     size_t need = (size_t)f->size + bytes;
-    if (need > f->capacity) {
-        size_t capacity = (need + need / 2 + 4096) / 64 * 64;
-        uint8_t *more = aligned_alloc(64, capacity);
-        if (!more)
-            return lathe_fail(diag, LATHE_MSG_NO_MEMORY, "artifact in memory: %zu bytes", capacity);
-        if (f->size)
-            memcpy(more, f->memory, (size_t)f->size);
-        free(f->memory);
-        f->memory = more;
-        f->capacity = capacity;
-    }
+    if (need > f->capacity)
+        LATHE_TRY(grow_memory(f, need + need / 2, diag));
     if (bytes)
         memcpy(f->memory + f->size, data, bytes);
     f->size = need;

@@ -19,6 +19,9 @@ struct lathe_artifact_file {
 /* path NULL: memory. LATHE_IO naming the path: no such folder, no permission, not a regular file. */
 LATHE_NODISCARD enum lathe_status lathe_artifact_file_begin(struct lathe_artifact_file *f, const char *path,
                                                             struct lathe_diag *diag);
+/* Makes room for that many more bytes at once; only memory needs it. */
+LATHE_NODISCARD enum lathe_status lathe_artifact_file_reserve(struct lathe_artifact_file *f, uint64_t bytes,
+                                                              struct lathe_diag *diag);
 /* Appends. LATHE_IO naming the path and the reason, such as a full disk. */
 LATHE_NODISCARD enum lathe_status lathe_artifact_file_append(struct lathe_artifact_file *f, const void *data,
                                                              size_t bytes, struct lathe_diag *diag);

@@ -281,6 +281,9 @@ static enum lathe_status add_weights(struct emitter *e) {
     int level = e->l->options->compress_level > MAX_LEVEL ? MAX_LEVEL : e->l->options->compress_level;
     bool packed = level > 0;
     LATHE_TRY(pad_to(e, packed ? LATHE_FORMAT_ALIGN : LATHE_FORMAT_PAGE));
+    /* in memory, growing step by step would hold the weights twice */
+    if (!packed)
+        LATHE_TRY(lathe_artifact_file_reserve(&e->file, e->l->weight_bytes + LATHE_FORMAT_PAGE, e->diag));
     struct lathe_fmt_section *s =
         begin_section(e, LATHE_SECTION_WEIGHTS, packed ? LATHE_CODEC_ZSTD : LATHE_CODEC_RAW, true);
     e->sum = lathe_checksum_new();
