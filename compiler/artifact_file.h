@@ -13,7 +13,8 @@ struct lathe_artifact_file {
     int fd;
     uint8_t *memory; /* 64-byte aligned, for free() */
     size_t capacity;
-    uint64_t size; /* bytes written so far */
+    uint64_t size;    /* bytes written so far */
+    uint64_t started; /* bytes that the disk has been told to write */
 };
 
 /* path NULL: memory. LATHE_IO naming the path: no such folder, no permission, not a regular file. */
