@@ -2,6 +2,7 @@
 #include "cli.h"
 #include "labels.h"
 #include "lathe_compiler.h"
+#include "pass.h"
 #include "printable.h"
 #include "report_data.h"
 #include "write_file.h"
@@ -9,6 +10,13 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+
+enum {
+#define PASS(name, doc) PASS_NUMBER_##name,
+#include "passes.def"
+#undef PASS
+    LATHE_PASS_NAMES
+};
 
 struct request {
     struct lathe_compile_options options;
@@ -137,6 +145,21 @@ static enum lathe_status refuse_later(const struct request *q, struct lathe_diag
     return lathe_fail(diag, LATHE_MSG_OPTION_UNSUPPORTED, "%s: this version does not have it yet", later);
 }
 
+static enum lathe_status check_pass_names(const struct request *q, struct lathe_diag *diag) {
+    const char *names[LATHE_PASS_NAMES + 1];
+    for (unsigned i = 0; i < LATHE_PASS_NAMES; i++)
+        names[i] = lathe_passes[i].name;
+    names[LATHE_PASS_NAMES] = NULL;
+    for (unsigned i = 0; i < q->disable.count; i++) {
+        const char *near = lathe_nearest_name(q->disable.at[i], names);
+        if (!lathe_pass_by_name(q->disable.at[i]))
+            return lathe_fail(diag, LATHE_MSG_OPTION_VALUE,
+                              "--disable: no pass is named '%s'%s%s%s (lathe passes lists them)", q->disable.at[i],
+                              near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+    }
+    return LATHE_OK;
+}
+
 static enum lathe_status prepare(struct request *q, struct lathe_diag *diag) {
     struct lathe_compile_options *o = &q->options;
     o->model = q->args.at[0];
@@ -145,6 +168,7 @@ static enum lathe_status prepare(struct request *q, struct lathe_diag *diag) {
     if (q->verify && q->no_verify)
         return lathe_fail(diag, LATHE_MSG_ARGUMENTS, "lathe compile: --verify and --no-verify contradict each other");
     LATHE_TRY(refuse_later(q, diag));
+    LATHE_TRY(check_pass_names(q, diag));
     o->verify = q->verify ? LATHE_VERIFY_ALWAYS : q->no_verify ? LATHE_VERIFY_NEVER : LATHE_VERIFY_AUTO;
     o->expect = q->expect.at;
     o->expect_count = q->expect.count;

@@ -483,11 +483,18 @@ static enum lathe_status read_root(const struct reader *r) {
     return consistent(r, root);
 }
 
-static enum lathe_status syntax_error(const struct reader *r, const yaml_parser_t *parser) {
+static enum lathe_status syntax_error(const struct reader *r, const yaml_parser_t *parser, const char *text,
+                                      size_t size) {
     if (parser->error == YAML_MEMORY_ERROR)
         return lathe_fail(r->diag, LATHE_MSG_NO_MEMORY, "%s: no memory to parse it", r->file);
-    return lathe_fail(r->diag, LATHE_MSG_TARGET_FILE, "%s:%zu: not valid YAML: %s", r->file,
-                      parser->problem_mark.line + 1, parser->problem ? parser->problem : "cannot be parsed");
+    size_t line = parser->problem_mark.line + 1;
+    if (parser->error == YAML_READER_ERROR) { /* bytes that are no text: only their offset is known */
+        line = 1;
+        for (size_t i = 0; i < size && i < parser->problem_offset; i++)
+            line += text[i] == '\n';
+    }
+    return lathe_fail(r->diag, LATHE_MSG_TARGET_FILE, "%s:%zu: not valid YAML: %s", r->file, line,
+                      parser->problem ? parser->problem : "cannot be parsed");
 }
 
 enum lathe_status lathe_target_parse(const char *shown, const char *text, size_t size,
@@ -501,12 +508,12 @@ enum lathe_status lathe_target_parse(const char *shown, const char *text, size_t
     yaml_parser_set_input_string(&parser, (const unsigned char *)text, size);
     enum lathe_status status;
     if (!yaml_parser_load(&parser, &document)) {
-        status = syntax_error(&r, &parser);
+        status = syntax_error(&r, &parser, text, size);
     } else {
         status = read_root(&r);
         if (status == LATHE_OK) {
             if (!yaml_parser_load(&parser, &more)) {
-                status = syntax_error(&r, &parser);
+                status = syntax_error(&r, &parser, text, size);
             } else {
                 const yaml_node_t *second = yaml_document_get_root_node(&more);
                 if (second)

@@ -1,0 +1,284 @@
+/* The executable as a user meets it: exit codes, one line of message, files written or not.
+ *     test_commands LATHE MODELS      MODELS holds zoo/<name>/model.onnx with its data sets */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <spawn.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern char **environ;
+
+static const char *lathe, *models;
+static char folder[64], model[512], data[512];
+
+/* Runs `lathe` with the words of `line` ('@m', '@d', '@t' stand for model, data set and the test's folder); returns the
+ * exit code, with what it printed in `out` and `err`. */
+static char out[1 << 20], err[1 << 16];
+
+static void read_back(const char *path, char *buffer, size_t size) {
+    FILE *f = fopen(path, "rb");
+    size_t n = f ? fread(buffer, 1, size - 1, f) : 0;
+    buffer[n] = 0;
+    if (f)
+        fclose(f);
+}
+
+static int run(const char *line) {
+    char text[8192], words[64][1024], *argv[66], *save = NULL;
+    int argc = 0;
+    snprintf(text, sizeof text, "%s", line);
+    argv[argc++] = (char *)(uintptr_t)lathe;
+    for (char *word = strtok_r(text, " ", &save); word && argc < 64; word = strtok_r(NULL, " ", &save)) {
+        const char *at = strchr(word, '@');
+        const char *stands = !at ? "" : at[1] == 'm' ? model : at[1] == 'd' ? data : folder;
+        if (at)
+            snprintf(words[argc], sizeof words[0], "%.*s%.700s%s", (int)(at - word), word, stands, at + 2);
+        else
+            snprintf(words[argc], sizeof words[0], "%s", word);
+        argv[argc] = words[argc];
+        argc++;
+    }
+    argv[argc] = NULL;
+    char out_path[128], err_path[128];
+    snprintf(out_path, sizeof out_path, "%s/out", folder);
+    snprintf(err_path, sizeof err_path, "%s/err", folder);
+    posix_spawn_file_actions_t files;
+    posix_spawn_file_actions_init(&files);
+    posix_spawn_file_actions_addopen(&files, 1, out_path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    posix_spawn_file_actions_addopen(&files, 2, err_path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    pid_t pid;
+    assert_int_equal(posix_spawn(&pid, lathe, &files, NULL, argv, environ), 0);
+    posix_spawn_file_actions_destroy(&files);
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    read_back(out_path, out, sizeof out);
+    read_back(err_path, err, sizeof err);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + status;
+}
+
+static bool exists(const char *name) {
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return access(path, F_OK) == 0;
+}
+
+static void put_file(const char *name, const char *text) {
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+static int set_up(void **state) {
+    (void)state;
+    snprintf(folder, sizeof folder, "lathe-cli-XXXXXX");
+    snprintf(model, sizeof model, "%s/zoo/bert-base_ts17_sdpa/model.onnx", models);
+    snprintf(data, sizeof data, "%s/zoo/bert-base_ts17_sdpa/test_data_set_2", models);
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int clean_up(void **state) {
+    (void)state;
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf %s", folder);
+    return system(command);
+}
+
+/* The help names every command and option of its own table, on standard output. */
+static void help(void **state) {
+    (void)state;
+    static const char *const commands[] = {"compile", "inspect", "diff",   "verify", "run",
+                                           "bench",   "targets", "passes", "ops"};
+    assert_int_equal(run("--help"), 0);
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        char line[64];
+        assert_int_equal(run("--help"), 0);
+        assert_non_null(strstr(out, commands[i]));
+        snprintf(line, sizeof line, "%s --help", commands[i]);
+        assert_int_equal(run(line), 0);
+        assert_non_null(strstr(out, "--help"));
+        assert_string_equal(err, "");
+    }
+    assert_int_equal(run("--version"), 0);
+    assert_int_equal(run("compile --help"), 0);
+    assert_null(strstr(out, "--bucket")); /* not before it exists */
+}
+
+/* Every refusal: its exit code, nothing on standard output, one printable line with that word, no artifact. */
+static void refusals(void **state) {
+    (void)state;
+    static const struct {
+        const char *line;
+        int exit;
+        const char *word;
+    } cases[] = {
+        {"", 2, "--help"},
+        {"compil", 2, "compile"},
+        {"compile", 2, "MODEL.onnx"},
+        {"compile @m", 2, "-o"},
+        {"compile @m -o", 2, "missing"},
+        {"compile @m extra -o @t/x", 2, "extra"},
+        {"compile @m -o @t/x --targt a", 2, "--target"},
+        {"compile @m -o @t/x --max-seq 1x", 2, "1x"},
+        {"compile @m -o @t/x --max-seq 0", 2, "1 to"},
+        {"compile @m -o @t/x --max-seq 99999999999999999999", 2, "whole"},
+        {"compile @m -o @t/x --json=1", 2, "no value"},
+        {"compile @m -o @t/x --target nosuch", 2, "cascadelake"},
+        {"compile @m -o @t/x --target @t/none.yaml", 3, "none.yaml"},
+        {"compile @m -o @t/x --precision f33", 2, "f33"},
+        {"compile @m -o @t/x --disable fuse_atention", 2, "fuse_attention"},
+        {"compile @m -o @t/x --dump-after nosuch", 2, "nosuch"},
+        {"compile @m -o @t/x --expect foo", 2, "foo"},
+        {"compile @m -o @t/x --report r.pdf", 2, ".json"},
+        {"compile @m -o @t/x --bucket 1y4", 2, "1y4"},
+        {"compile @m -o @t/x --expect fuse.attention>=99", 6, "fuse.attention"},
+        {"compile @t/none.onnx -o @t/x", 3, "none.onnx"},
+        {"compile @t -o @t/x", 3, ".onnx"},
+        {"compile @m -o @t/no/such/x", 7, "No such"},
+        {"compile @m -o @t", 7, "directory"},
+        {"compile @m -o @t/x --report @t/no/r.json", 7, "r.json"},
+        {"compile @m -o @t/x --labels @t/none.json", 3, "none.json"},
+        {"inspect @t/none", 3, "none"},
+        {"inspect @m", 3, "artifact"},
+        {"inspect /dev/null", 3, "/dev/null"},
+        {"verify @m --test-data @d", 3, "artifact"},
+        {"verify @t/none", 2, "--test-data"},
+        {"run @t/none", 2, "--output-dir"},
+        {"bench @t/none --seq 0", 2, "--seq"},
+        {"targets nosuch", 2, "icelake"},
+        {"diff @m", 2, "missing"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int code = run(cases[i].line);
+        size_t n = strlen(err);
+        if (code != cases[i].exit || !strstr(err, cases[i].word) || out[0] || !n || strchr(err, '\n') != err + n - 1)
+            fail_msg("lathe %s: exit %d, expected %d with '%s'\n%s%s", cases[i].line, code, cases[i].exit,
+                     cases[i].word, err, out);
+        assert_false(exists("x"));
+    }
+}
+
+static json_t *parse(void) {
+    json_t *o = json_loads(out, 0, NULL);
+    assert_non_null(o);
+    return o;
+}
+
+/* One artifact through every command. */
+static void whole_way(void **state) {
+    (void)state;
+    assert_int_equal(
+        run("compile @m -o @t/a.lathe --target haswell --report @t/r.json --report @t/r.html --report @t/r.txt "
+            "--expect fuse.attention==2 --check"),
+        0);
+    assert_true(exists("r.json") && exists("r.html") && exists("r.txt"));
+    assert_int_equal(run("inspect @t/a.lathe --json --check --plan"), 0);
+    json_t *o = parse();
+    assert_int_equal(json_integer_value(json_object_get(o, "max_length")), 128);
+    assert_int_equal(json_array_size(json_object_get(o, "outputs")), 2);
+    assert_string_equal(json_string_value(json_object_get(o, "target")), "haswell");
+    json_decref(o);
+    assert_int_equal(run("inspect @t/a.lathe --graph @t/g.svg"), 0);
+    assert_int_equal(run("inspect @t/a.lathe --graph @t/g.dot"), 0);
+    assert_int_equal(run("verify @t/a.lathe --test-data @d --atol 1e-4"), 0);
+    assert_non_null(strstr(out, "left out"));
+    assert_int_equal(run("verify @t/a.lathe --test-data @d --atol 1e-4 --cpumask 0 --threads 1"), 0);
+    assert_int_equal(run("verify @t/a.lathe --test-data @d --atol 1e-12 --json"), 5);
+    o = parse();
+    assert_true(json_is_false(json_object_get(o, "passed")));
+    json_decref(o);
+    assert_non_null(strstr(err, "expected"));
+    assert_int_equal(run("verify @t/a.lathe --model @m"), 0);
+    assert_int_equal(run("run @t/a.lathe --test-data @d --output-dir @t/o"), 0);
+    assert_true(exists("o/last_hidden_state.npy") && exists("o/pooler_output.npy"));
+    assert_int_equal(run("run @t/a.lathe --output-dir @t/o2"), 3);
+    assert_non_null(strstr(err, "input_ids"));
+    assert_int_equal(run("run @t/a.lathe --input nosuch=@t/o/pooler_output.npy --output-dir @t/o2"), 3);
+    assert_int_equal(run("run @t/a.lathe --input input_ids=@t/o/pooler_output.npy --output-dir @t/o2"), 3);
+    assert_int_equal(run("bench @t/a.lathe --lengths 3,7 --seconds 0.01 --json"), 0);
+    o = parse();
+    assert_true(json_real_value(json_object_get(o, "p50_ms")) > 0);
+    assert_int_equal(json_integer_value(json_object_get(o, "batch")), 2);
+    json_decref(o);
+    assert_int_equal(run("bench @t/a.lathe --seq 129"), 2);
+    assert_non_null(strstr(err, "128"));
+    assert_int_equal(run("diff @t/a.lathe @t/a.lathe"), 0);
+    assert_string_equal(out, "identical\n");
+}
+
+/* The same bytes for another name, and a failed compile leaves what was there. */
+static void same_bytes(void **state) {
+    (void)state;
+    assert_int_equal(run("compile @m -o @t/one --target icelake --jobs 1"), 0);
+    assert_int_equal(run("compile @m -o @t/two --target icelake --jobs 2"), 0);
+    assert_int_equal(run("diff @t/one @t/two --json"), 0);
+    json_t *o = parse();
+    assert_true(json_is_true(json_object_get(o, "identical")));
+    json_decref(o);
+    put_file("kept", "before");
+    assert_int_equal(run("compile @m -o @t/kept --expect gelu==0"), 6);
+    char path[256], text[16];
+    snprintf(path, sizeof path, "%s/kept", folder);
+    read_back(path, text, sizeof text);
+    assert_string_equal(text, "before");
+}
+
+static void tables(void **state) {
+    (void)state;
+    assert_int_equal(run("targets --json"), 0);
+    json_decref(parse());
+    assert_int_equal(run("targets --detect"), 0);
+    assert_non_null(strstr(out, "native"));
+    assert_int_equal(run("passes --json"), 0);
+    json_decref(parse());
+    assert_int_equal(run("ops --json"), 0);
+    json_t *o = parse();
+    assert_true(json_array_size(json_object_get(o, "onnx")) > 50);
+    json_decref(o);
+    assert_int_equal(run("compile @m -o @t/dump --dump-after import"), 0);
+    assert_non_null(strstr(out, "# after import"));
+    assert_non_null(strstr(out, "input %input_ids"));
+}
+
+static void labels(void **state) {
+    (void)state;
+    put_file("labels.txt", "good\nbad\n");
+    put_file("config.json", "{\"id2label\": {\"0\": \"good\", \"1\": \"bad\"}}");
+    put_file("gap.json", "{\"id2label\": {\"0\": \"good\", \"2\": \"bad\"}}");
+    static const char *const files[] = {"labels.txt", "config.json"};
+    for (size_t i = 0; i < 2; i++) {
+        char line[256];
+        snprintf(line, sizeof line, "compile @m -o @t/l --labels %s/%s --no-verify", folder, files[i]);
+        assert_int_equal(run(line), 0);
+        assert_int_equal(run("inspect @t/l --json"), 0);
+        json_t *o = parse();
+        assert_string_equal(json_string_value(json_array_get(json_object_get(o, "labels"), 1)), "bad");
+        json_decref(o);
+    }
+    assert_int_equal(run("compile @m -o @t/l2 --labels @t/gap.json"), 3);
+    assert_false(exists("l2"));
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(help),      cmocka_unit_test(refusals),
+                                       cmocka_unit_test(whole_way), cmocka_unit_test(same_bytes),
+                                       cmocka_unit_test(tables),    cmocka_unit_test(labels)};
+    if (argc != 3)
+        return 2;
+    lathe = argv[1];
+    models = argv[2];
+    return cmocka_run_group_tests(tests, set_up, clean_up);
+}
