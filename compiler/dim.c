@@ -394,8 +394,7 @@ static bool divide(struct lathe_dims *t, lathe_dim a, lathe_dim b, lathe_dim *qu
     for (int steps = 0; a != LATHE_DIM_NONE && t->exprs[a].count; steps++) {
         if (steps > DIM_MAX_TERMS)
             return false;
-        struct dim_sum one;
-        one.count = 1;
+        struct dim_sum one = {.count = 1};
         const struct dim_term lead = t->exprs[a].terms[0], by = t->exprs[b].terms[0];
         if (lathe_dim_divide_term(&lead, &by, &one.terms[0])) {
             lathe_dim part = lathe_dim_intern(t, &one);

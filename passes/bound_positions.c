@@ -40,8 +40,8 @@ static bool narrow(struct lathe_pass_ctx *ctx, uint32_t symbol, int64_t most, la
 static bool bound_by_table(struct lathe_pass_ctx *ctx, lathe_node_id n) {
     struct lathe_graph *g = ctx->graph;
     struct lathe_attrs attrs = lathe_node_attrs(g, n);
-    int64_t rows, constant, factor;
-    uint32_t symbol;
+    int64_t rows, constant, factor = 0;
+    uint32_t symbol = 0;
     int axis = (int)lathe_attr_int(&attrs, LATHE_ATTR_AXIS, 0);
     if (axis < 0 || axis >= g->values[g->nodes[n].in[0]].rank || !lathe_value_dim_is(g, g->nodes[n].in[0], axis, &rows))
         return false;
@@ -69,7 +69,7 @@ static bool is_cut(const struct lathe_graph *g, lathe_dim d, lathe_dim s, int64_
         a = b;
         b = swap;
     }
-    int64_t constant, factor;
+    int64_t constant, factor = 0;
     return lathe_dim_is_const(g->dims, b, limit) && lathe_dim_resolve(g->dims, a) == lathe_dim_resolve(g->dims, s) &&
            one_symbol(g, a, &constant, &factor, symbol) && constant == 0 && factor == 1;
 }

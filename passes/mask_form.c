@@ -198,7 +198,7 @@ static bool orient_mask(struct lathe_mask_reader *r, struct lathe_mask_number *n
 
 static bool combine(struct lathe_mask_reader *r, enum lathe_op op, const struct lathe_mask_number *a,
                     const struct lathe_mask_number *b, struct lathe_mask_number *out) {
-    double ca, cb;
+    double ca = 0, cb = 0;
     struct lathe_mask_number n, x = *a, y = *b;
     bool a_const = is_constant(a, &ca), b_const = is_constant(b, &cb);
     if (a_const || b_const || lathe_mask_same(r, &a->when, &b->when)) {
@@ -583,7 +583,7 @@ static bool comparison(struct lathe_mask_reader *r, const struct lathe_element *
                        bool positive, unsigned depth, struct lathe_mask_formula *out) {
     struct lathe_element x, y;
     struct lathe_mask_number a, b;
-    double ca, cb;
+    double ca = 0, cb = 0;
     if (!lathe_element_broadcast(r->view, e, node->in[0], &x) || !lathe_element_broadcast(r->view, e, node->in[1], &y))
         return false;
     if (node->op == LATHE_OP_EQUAL) {
