@@ -42,7 +42,7 @@ enum lathe_status lathe_run_row_map(const struct lathe_op_call *call) {
     int32_t next = 0;
     for (int64_t b = 0; b < batch; b++) {
         struct lathe_row_sequence *s = &sequences[b];
-        *s = (struct lathe_row_sequence){.start = next};
+        *s = (struct lathe_row_sequence){.start = next, .positions = (int32_t)length};
         for (int64_t p = 0; p < length; p++)
             if (is_set(keys, b * length + p))
                 places[next++] = (struct lathe_row_place){(int32_t)b, (int32_t)p};
