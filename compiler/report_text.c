@@ -9,6 +9,8 @@
 
 static void label(struct lathe_text *out, const char *text) {
     lathe_append_column(out, text, LABEL);
+    if (lathe_text_width(text) >= LABEL) /* a note with a longer key */
+        lathe_text_append(out, "  ");
 }
 
 /* "label         value" with the value made printable. */
