@@ -28,7 +28,7 @@ static int tear_down(void **state) {
 }
 
 static struct lathe_session *session(const struct lathe_session_options *options) {
-    static struct lathe_diag why;
+    static _Thread_local struct lathe_diag why;
     lathe_diag_reset(&why);
     struct lathe_session *s = NULL;
     if (lathe_session_new(encoder.artifact, options, &s, &why) != LATHE_OK)
@@ -37,7 +37,7 @@ static struct lathe_session *session(const struct lathe_session_options *options
 }
 
 static void set(struct lathe_session *s, const char *name, int64_t batch, int64_t seq, const int64_t *data) {
-    static struct lathe_diag why;
+    static _Thread_local struct lathe_diag why;
     lathe_diag_reset(&why);
     int i = lathe_artifact_find_input(encoder.artifact, name);
     assert_true(i >= 0);
@@ -46,14 +46,14 @@ static void set(struct lathe_session *s, const char *name, int64_t batch, int64_
 }
 
 static void run(struct lathe_session *s) {
-    static struct lathe_diag why;
+    static _Thread_local struct lathe_diag why;
     lathe_diag_reset(&why);
     if (lathe_session_run(s, &why) != LATHE_OK)
         fail_msg("%s", why.text);
 }
 
 static void expect_refused(struct lathe_session *s, enum lathe_status status, const char *words) {
-    static struct lathe_diag why;
+    static _Thread_local struct lathe_diag why;
     lathe_diag_reset(&why);
     assert_int_equal(lathe_session_run(s, &why), status);
     if (!strstr(why.text, words))
@@ -144,7 +144,7 @@ static void test_ports(void **state) {
 static void test_refusals(void **state) {
     (void)state;
     struct lathe_session *s = session(NULL);
-    static struct lathe_diag why;
+    static _Thread_local struct lathe_diag why;
     int64_t ids[64] = {0}, mask[64];
     for (int i = 0; i < 64; i++)
         mask[i] = 1;
