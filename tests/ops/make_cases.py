@@ -190,7 +190,8 @@ ARITHMETIC = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
 COMPARE = {"equal": np.equal, "less": np.less, "less_equal": np.less_equal, "greater": np.greater,
            "greater_equal": np.greater_equal}
 for dtype in FLOATS + SIGNED + UNSIGNED:
-    for i, (name, fn) in enumerate({**ARITHMETIC, **COMPARE, "div": None, "min": np.minimum, "max": np.maximum}.items()):
+    every = {**ARITHMETIC, **COMPARE, "div": None, "min": np.minimum, "max": np.maximum}
+    for i, (name, fn) in enumerate(every.items()):
         for j, (sa, sb) in enumerate(SHAPES):
             if (dtype != np.float32 and (i + j) % 5 != 0) or (max(sa + sb + (1,)) > 99 and name not in ("add", "less")):
                 continue
@@ -266,7 +267,8 @@ for a, b in [(values(np.float32, 3, 4, low=0.1), np.array(2, np.int64)),
              (values(np.float16, 5, low=0.1), np.array(0.5, np.float32)),
              (values(np.int64, 3, 4), values(np.int64, 4, low=0)), (values(np.int32, 4), np.array(2, np.float32)),
              (np.array([1, -1, 2, -1], np.int32), np.array([-1, -3, -1, -2], np.int64)),
-             (values(np.int64, 3, low=0), np.array([2, 1, 0], np.uint64)), (values(np.float64, 2, 3, low=0), values(np.float64, 3))]:
+             (values(np.int64, 3, low=0), np.array([2, 1, 0], np.uint64)),
+             (values(np.float64, 2, 3, low=0), values(np.float64, 3))]:
     e = np.power(wide(a), wide(b))
     case("pow", [a, b], np.trunc(e).astype(a.dtype) if a.dtype.kind in "iu" else e.astype(a.dtype),
          tolerance(a.dtype))
@@ -327,7 +329,8 @@ case("pad", [x], np.pad(x[1:], ((0, 2), (0, 0))), pads=[-1, 0, 2, 0], mode=0)
 case("pad", [np.zeros((0, 2), np.float32)], np.zeros((3, 2), np.float32), pads=[1, 0, 2, 0])
 x = values(np.float32, 2, 8, 2, 3)
 for mode in ("DCR", "CRD"):
-    case("depth_to_space", [x], onnx("DepthToSpace", [x], blocksize=2, mode=mode), block_size=2, mode=int(mode == "CRD"))
+    case("depth_to_space", [x], onnx("DepthToSpace", [x], blocksize=2, mode=mode), block_size=2,
+         mode=int(mode == "CRD"))
 x = values(np.float32, 2, 3, 4, 6)
 case("space_to_depth", [x], onnx("SpaceToDepth", [x], blocksize=2), block_size=2)
 x = values(np.float32, 3, 4, 5)
@@ -477,7 +480,8 @@ x = values(np.float32, 1, 2, 7, 8)
 for attrs in [dict(kernel_shape=[3, 2]), dict(kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]),
               dict(kernel_shape=[2, 2], dilations=[2, 3])]:
     case("average_pool", [x], onnx("AveragePool", [x], **attrs), 1e-5, **attrs)
-    case("average_pool", [x], onnx("AveragePool", [x], count_include_pad=1, **attrs), 1e-5, count_include_pad=1, **attrs)
+    case("average_pool", [x], onnx("AveragePool", [x], count_include_pad=1, **attrs), 1e-5, count_include_pad=1,
+         **attrs)
     case("max_pool", [x], onnx("MaxPool", [x], **attrs), **attrs)
 case("lp_pool", [x], onnx("LpPool", [x], kernel_shape=[2, 2], p=3), 1e-5, kernel_shape=[2, 2], k=3)
 case("max_pool", [x], onnx("MaxPool", [x], 2, kernel_shape=[2, 2], strides=[2, 2]), kernel_shape=[2, 2], strides=[2, 2])
@@ -511,7 +515,8 @@ for dtype in (np.uint8, np.int8, np.int16, np.uint16):
     s, z = values(np.float32, 3, 2, low=0.1), values(dtype, 3, 2, low=0)
     q = onnx("QuantizeLinear", [x, s, z], axis=1, block_size=2)[0]
     case("quantize_linear", [x, s, z], q, axis=1, block_size=2)
-    case("dequantize_linear", [q, s, z], onnx("DequantizeLinear", [q, s, z], axis=1, block_size=2), axis=1, block_size=2)
+    case("dequantize_linear", [q, s, z], onnx("DequantizeLinear", [q, s, z], axis=1, block_size=2), axis=1,
+         block_size=2)
 s = values(np.float32, 2, 4, low=0.1)
 x = values(np.float32, 4, 4, low=-100, high=100)
 q = onnx("QuantizeLinear", [x, s, np.zeros((2, 4), np.int8)], axis=0, block_size=2)[0]
@@ -556,8 +561,8 @@ for bits, k, block, zero_kind, x_type in itertools.product((2, 4, 8, 3), (32, 40
     if zero_kind == "none" and x_type == np.float32:
         g = rng.integers(0, blocks, k).astype(np.int32)
         w = (q[:, :k] - zeros[:, g]) * scales[:, g]
-        case("matmul_nbits", [x, packed, scales.reshape(-1), None, g], (wide(x) @ wide(w.T)).astype(np.float32), 5e-5, k=k,
-             bits=bits, block_size=block)
+        case("matmul_nbits", [x, packed, scales.reshape(-1), None, g], (wide(x) @ wide(w.T)).astype(np.float32), 5e-5,
+             k=k, bits=bits, block_size=block)
 for bits, with_zero in itertools.product((4, 8), (False, True)):
     q = rng.integers(0, 1 << bits, (6, 32))
     scales = values(np.float16 if with_zero else np.float32, 6, 2, low=0.1, high=1)
@@ -574,7 +579,7 @@ fails("gather_block_quantized", [pack(q), np.array([6], np.int64), scales], np.z
 def rotate(x, c, s, rotary, interleaved):  # x [B,N,S,D]; c, s [B,S,R/2]
     c, s, x = wide(c)[:, None], wide(s)[:, None], wide(x)
     y = x.copy()
-    a, b = (x[..., 0:rotary:2], x[..., 1:rotary:2]) if interleaved else (x[..., :rotary // 2], x[..., rotary // 2:rotary])
+    a, b = (x[..., 0:rotary:2], x[..., 1:rotary:2]) if interleaved else np.split(x[..., :rotary], 2, axis=-1)
     real, imag = c * a - s * b, s * a + c * b
     if interleaved:
         y[..., 0:rotary:2], y[..., 1:rotary:2] = real, imag
@@ -601,7 +606,8 @@ fails("rotary", [x, cos, sin, p], x, 3, interleaved=1, rotary_dim=4)
 # ---- einsum
 for equation, shapes in [("ij,jk->ik", [(2, 3), (3, 4)]), ("bij,bjk->bik", [(2, 2, 3), (2, 3, 2)]), ("ii->i", [(3, 3)]),
                          ("ij->ji", [(2, 3)]), ("ij->", [(2, 3)]), ("...ij,...jk->...ik", [(2, 1, 3, 2), (4, 2, 3)]),
-                         ("ij,jk", [(2, 3), (3, 4)]), ("i,j->ij", [(2,), (3,)]), ("bhqd,bhkd->bhqk", [(2, 2, 3, 4), (2, 2, 5, 4)]),
+                         ("ij,jk", [(2, 3), (3, 4)]), ("i,j->ij", [(2,), (3,)]),
+                         ("bhqd,bhkd->bhqk", [(2, 2, 3, 4), (2, 2, 5, 4)]),
                          ("b i d , b j d -> b i j", [(2, 3, 4), (2, 5, 4)]), ("ij,ij->i", [(3, 4), (3, 4)]),
                          ("i,i", [(4,), (4,)]), ("ab,bc,cd->ad", [(2, 3), (3, 2), (2, 4)]), ("ba", [(2, 3)]),
                          ("ij,jk->ik", [(2, 0), (0, 4)])]:
