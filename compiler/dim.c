@@ -379,7 +379,7 @@ bool lathe_dim_divide_term(const struct dim_term *a, const struct dim_term *b, s
         return false;
     out->factor = a->factor / b->factor;
     uint32_t k = 0;
-    for (uint32_t i = 0; i < a->n; i++) {
+    for (uint32_t i = 0; i < a->n && i < LATHE_DIM_MAX_FACTORS; i++) { /* the second bound is for the compiler */
         if (k < b->n && a->atoms[i] == b->atoms[k])
             k++;
         else

@@ -85,7 +85,7 @@ static bool bound_by_broadcast(struct lathe_pass_ctx *ctx, lathe_node_id n) {
                 continue;
             for (int axis = 1; axis <= g->values[a].rank && axis <= g->values[b].rank; axis++) {
                 int64_t limit;
-                uint32_t symbol;
+                uint32_t symbol = 0;
                 if (is_cut(g, lathe_value_dim(g, a, -axis), lathe_value_dim(g, b, -axis), &limit, &symbol) && limit > 1)
                     narrowed |= narrow(ctx, symbol, limit, n, "a slice of that many positions");
             }
