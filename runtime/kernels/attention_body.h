@@ -2,8 +2,8 @@
  * ATTENTION_MR of its gemm row.
  *
  * Everything is held transposed, queries across the lanes: S^T = K Q^T in a strip [keys][32 queries], softmax down the
- * keys, O^T = V^T P^T. A strip is then the B operand of the second product as it lies, V is its A operand as it lies, and
- * no step needs a sum or maximum across lanes. Keys come in blocks of LATHE_ATTENTION_KEYS with a running maximum
+ * keys, O^T = V^T P^T. A strip is then the B operand of the second product as it lies, V is its A operand as it lies,
+ * and no step needs a sum or maximum across lanes. Keys come in blocks of LATHE_ATTENTION_KEYS with a running maximum
  * (Milakov and Gimelshein, "Online normalizer calculation for softmax"); one block needs no rescaling. */
 #ifndef LATHE_ATTENTION_BODY_H
 #define LATHE_ATTENTION_BODY_H
@@ -76,8 +76,8 @@ static void attention_mask(const struct attention_state *st, size_t q0, size_t n
     }
 }
 
-/* One vector of queries of the strip: the running maximum and sum move on, the strip becomes e^(s - maximum), and the
- * outputs so far are rescaled. Key j adds to partial sum j % 2 whatever lo is. */
+/* One vector of queries of the strip: the running maximum and sum move on, the strip becomes 2^(s scale - maximum), and
+ * the outputs so far are rescaled. Key j adds to partial sum j % 2 whatever lo is. */
 static inline void attention_softmax(float *strip, size_t lo, size_t hi, vf scale, bool first, float *max, float *sum,
                                      float *o, size_t dv) {
     vf before = v_load(max), top = v_set1(-__builtin_inff());
@@ -90,26 +90,26 @@ static inline void attention_softmax(float *strip, size_t lo, size_t hi, vf scal
     vf total[2] = {v_set1(0.0f), v_set1(0.0f)};
     size_t j = lo;
     if (j % 2 != 0 && j < hi) {
-        vf e = v_exp(v_load(strip + j * AQ) * scale - top);
+        vf e = v_exp2(v_load(strip + j * AQ) * scale - top);
         v_store(strip + j * AQ, e);
         total[1] = e;
         j++;
     }
     for (; j + 2 <= hi; j += 2) {
-        vf e = v_exp(v_load(strip + j * AQ) * scale - top), f = v_exp(v_load(strip + (j + 1) * AQ) * scale - top);
+        vf e = v_exp2(v_load(strip + j * AQ) * scale - top), f = v_exp2(v_load(strip + (j + 1) * AQ) * scale - top);
         v_store(strip + j * AQ, e);
         v_store(strip + (j + 1) * AQ, f);
         total[0] = total[0] + e;
         total[1] = total[1] + f;
     }
     if (j < hi) {
-        vf e = v_exp(v_load(strip + j * AQ) * scale - top);
+        vf e = v_exp2(v_load(strip + j * AQ) * scale - top);
         v_store(strip + j * AQ, e);
         total[0] = total[0] + e;
     }
     vf all = total[0] + total[1];
     if (!first) {
-        vf shrink = v_exp(before - top);
+        vf shrink = v_exp2(before - top);
         all = v_fma(v_load(sum), shrink, all);
         for (size_t i = 0; i < dv; i++)
             v_store(o + i * AQ, v_load(o + i * AQ) * shrink);
@@ -140,10 +140,10 @@ static void attention_block(const struct attention_state *st, size_t g, size_t k
         tile.c = strip + from * AQ;
         ATTENTION_GEMM(&tile);
     }
-    vf scale = v_set1(args->scale);
+    vf scale = v_set1(args->scale * 1.44269504f); /* log2(e) */
     if (!plain) {
         attention_mask(st, q0, nq, key0, lo, hi);
-        scale = v_set1(1.0f);
+        scale = v_set1(1.44269504f);
     }
     float *o = st->o + g * AQ * args->dv;
     for (size_t q = 0; q < panels * 16; q += VN)

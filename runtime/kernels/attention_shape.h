@@ -3,7 +3,7 @@
 #ifndef LATHE_ATTENTION_SHAPE_H
 #define LATHE_ATTENTION_SHAPE_H
 
-#define LATHE_ATTENTION_KEYS 256   /* keys a block */
-#define LATHE_ATTENTION_QUERIES 32 /* queries a group: two panels */
-#define LATHE_ATTENTION_CHUNK 256  /* queries a call that the operators hand out: bounds the scratch */
+#define LATHE_ATTENTION_KEYS    256 /* keys a block */
+#define LATHE_ATTENTION_QUERIES 32  /* queries a group: two panels */
+#define LATHE_ATTENTION_CHUNK   256 /* queries a call that the operators hand out: bounds the scratch */
 #endif

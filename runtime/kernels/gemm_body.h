@@ -11,7 +11,7 @@
 #include "kernel.h"
 #include "math_body.h"
 
-#define GEMM_VP (16 / VN) /* vectors a panel */
+#define GEMM_VP          (16 / VN) /* vectors a panel */
 #define GEMM_MAX_VECTORS 8
 
 static inline vf gemm_activate(enum lathe_activation activation, float alpha, vf x) {
@@ -101,18 +101,24 @@ static inline __attribute__((always_inline)) void gemm_panels(const size_t rows,
     }
     const float *a = tile->a;
     size_t lda = tile->lda, ldb = tile->ldb, stride = tile->panel_stride;
-    /* Lines of B are asked for `ahead` steps before their turn, those of the next group in the last steps. */
-    size_t ahead = GEMM_AHEAD(rows, panels), turn = tile->k > ahead ? tile->k - ahead : 0;
+    /* Lines of B are asked for early: those that the caller names, or this panel group's own `ahead` steps before their
+     * turn and in the last steps those of the next group. */
+    size_t ahead = GEMM_AHEAD(rows, panels), turn = tile->k > ahead ? tile->k - ahead : 0, step = ldb;
     const float *fetch = b + ahead * ldb, *next_group = b + panels * stride;
+    if (tile->fetch) {
+        fetch = tile->fetch;
+        step = tile->fetch_step;
+        turn = tile->k;
+    }
     for (size_t t = 0, end = turn; t < tile->k; end = tile->k, fetch = next_group)
-        for (; t < end; t++, a += lda, b += ldb, fetch += ldb) {
+        for (; t < end; t++, a += lda, b += ldb, fetch += step) {
             vf bv[GEMM_MAX_VECTORS];
 #pragma GCC unroll 8
             for (size_t v = 0; v < vectors; v++)
                 bv[v] = v_load(b + v / GEMM_VP * stride + v % GEMM_VP * VN);
 #pragma GCC unroll 4
             for (size_t p = 0; p < panels; p++)
-                __builtin_prefetch(fetch + p * stride, 0, 3);
+                __builtin_prefetch(fetch + p * stride, 0, 2); /* the second cache: the first is busy */
 #pragma GCC unroll 16
             for (size_t r = 0; r < rows; r++) {
                 vf av = v_set1(a[r]);

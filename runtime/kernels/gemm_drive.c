@@ -1,8 +1,8 @@
 /* Blocking of float products around the tiles of the gemm_f32 row.
  *
  * A block of A, packed by tiles, stays in the second cache while all panels of B pass by; a panel group (nr columns) by
- * the K block lies in the first or second cache while the tiles of the block pass by. Cutting K changes no bit: the sums
- * go on from what C holds. */
+ * the K block lies in the first or second cache while the tiles of the block pass by. Cutting K changes no bit: the
+ * sums go on from what C holds. */
 #include "gemm_drive.h"
 
 #include <string.h>
@@ -26,7 +26,9 @@ size_t lathe_gemm_f32_scratch(size_t m, size_t n, size_t k, bool packed) {
     return (a + b + 2 * SLACK) * sizeof(float);
 }
 
-static size_t minimum(size_t a, size_t b) { return a < b ? a : b; }
+static size_t minimum(size_t a, size_t b) {
+    return a < b ? a : b;
+}
 
 /* Panels of B [k0, k0 + kc) x [n0, n1) from strided elements. */
 static void pack_b(const struct lathe_gemm_f32 *p, size_t k0, size_t kc, size_t n0, size_t n1, float *out) {
@@ -91,6 +93,11 @@ static void run_block(const struct blocks *blocks, size_t m0, size_t m1, size_t 
             tile.rows = tile.lda = to - from;
             tile.a = blocks->a + from * kc;
             tile.c = p->c + row * p->ldc + j;
+            if (tiles > 1) {
+                /* Each tile fetches its part of the next group, so that reading memory and multiplying overlap. */
+                tile.fetch = tile.b + group / 16 * panel_stride + kc * 16 * i / tiles;
+                tile.fetch_step = (16 + tiles - 1) / tiles;
+            }
             epilogue.residual = p->epilogue.residual ? p->epilogue.residual + row * p->epilogue.ldr + j : NULL;
             kernel->fn(&tile);
         }

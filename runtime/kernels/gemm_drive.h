@@ -1,5 +1,5 @@
-/* Products of any size from the tiles of the gemm_f32 row: packs A (and B where it is not packed yet) block by block into
- * the caller's scratch, and splits the work over a team. A row of C has the same bits whatever the other rows, the
+/* Products of any size from the tiles of the gemm_f32 row: packs A (and B where it is not packed yet) block by block
+ * into the caller's scratch, and splits the work over a team. A row of C has the same bits whatever the other rows, the
  * blocks and the number of threads are. */
 #ifndef LATHE_GEMM_DRIVE_H
 #define LATHE_GEMM_DRIVE_H
@@ -21,8 +21,8 @@ struct lathe_gemm_f32 {
 /* Bytes that each thread needs; SIZE_MAX when that does not fit. */
 size_t lathe_gemm_f32_scratch(size_t m, size_t n, size_t k, bool packed);
 /* Rows [m0, m1) and columns [n0, n1) of the product, n0 a multiple of 16. */
-void lathe_gemm_f32_part(const struct lathe_kernels *kernels, const struct lathe_gemm_f32 *product, size_t m0, size_t m1,
-                         size_t n0, size_t n1, void *scratch);
+void lathe_gemm_f32_part(const struct lathe_kernels *kernels, const struct lathe_gemm_f32 *product, size_t m0,
+                         size_t m1, size_t n0, size_t n1, void *scratch);
 /* The calling thread's part of the whole product. */
 void lathe_gemm_f32_team(const struct lathe_kernels *kernels, const struct lathe_gemm_f32 *product,
                          const struct lathe_team *team, void *scratch);

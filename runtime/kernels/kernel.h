@@ -11,17 +11,17 @@
 
 /* ---- gemm_f32: c[r][j] = epilogue(sum over t of a[t][r] * b[t][j]) for up to MR rows and any number of panels.
  * A lies packed by tile, [k][rows]: element (r, t) at a[t * lda + r]. B lies in panels of 16 columns: element (t, j) at
- * b[(j / 16) * panel_stride + t * ldb + j % 16]; packing F32_N16 has ldb 16 and panel_stride 16 k. Whole panels are read,
- * `cols` columns are stored. Each element of C has one accumulator that takes its products in the order of t with one
- * rounding each (plain C: two), so its bits depend on neither rows, panels, nor how t is cut into calls that
+ * b[(j / 16) * panel_stride + t * ldb + j % 16]; packing F32_N16 has ldb 16 and panel_stride 16 k. Whole panels are
+ * read, `cols` columns are stored. Each element of C has one accumulator that takes its products in the order of t with
+ * one rounding each (plain C: two), so its bits depend on neither rows, panels, nor how t is cut into calls that
  * accumulate. */
 struct lathe_gemm_epilogue {
-    const float *bias;       /* [cols] or NULL */
-    const float *residual;   /* rows x cols with row stride ldr, or NULL; added after the activation */
+    const float *bias;     /* [cols] or NULL */
+    const float *residual; /* rows x cols with row stride ldr, or NULL; added after the activation */
     size_t ldr;
     enum lathe_activation activation;
-    float alpha;             /* of quick_gelu */
-    float scale;             /* multiplies the product first; 1 for linear layers */
+    float alpha; /* of quick_gelu */
+    float scale; /* multiplies the product first; 1 for linear layers */
 };
 struct lathe_gemm_f32_tile {
     size_t rows, cols, k; /* rows <= MR */
@@ -31,6 +31,9 @@ struct lathe_gemm_f32_tile {
     size_t ldb, panel_stride;
     float *c;
     size_t ldc;
+    const float
+        *fetch; /* NULL, or where B's next panel group lies: fetched into cache, fetch_step floats a step of k */
+    size_t fetch_step;
     bool accumulate;                            /* the sum starts with what c holds */
     const struct lathe_gemm_epilogue *epilogue; /* NULL: c gets the plain sum */
 };
@@ -56,8 +59,8 @@ typedef void (*lathe_binary_f32_fn)(size_t n, unsigned op, const float *a, const
  * q: nq rows of d, stride ldq; k: nk rows, stride ldk; v: nk rows of dv, stride ldv; out: nq rows of dv, stride ldo.
  * scale multiplies q k^T; bias (NULL or nq x nk with stride ldb) is added; allow (NULL or nq x nk bytes with stride
  * lda_) 0 masks a key out; first[i], last[i] (NULL: 0, nk) bound the keys of query i. A query without any key gets
- * zeros. scratch: at least lathe_attention_f32_scratch(nq, nk, d, dv) bytes. The keys are taken in fixed blocks from key
- * 0, so the bits do not depend on nq or on the other queries. */
+ * zeros. scratch: at least lathe_attention_f32_scratch(nq, nk, d, dv) bytes. The keys are taken in fixed blocks from
+ * key 0, so the bits do not depend on nq or on the other queries. */
 struct lathe_attention_f32_args {
     size_t nq, nk, d, dv;
     const float *q, *k, *v;
@@ -106,4 +109,7 @@ size_t lathe_packed_bytes(unsigned packing, size_t k, size_t n);
 /* Panels [first, last) of w (row-major [k][n], or [n][k] when `transposed`) into `out` = start of panel `first`. */
 void lathe_pack_f32_n16(const float *w, size_t k, size_t n, size_t ldw, bool transposed, size_t first_panel,
                         size_t last_panel, float *out);
+/* The same for s8; k is padded with zeros to a multiple of 4. */
+void lathe_pack_s8_n16k4(const int8_t *w, size_t k, size_t n, size_t ldw, bool transposed, size_t first_panel,
+                         size_t last_panel, int8_t *out);
 #endif

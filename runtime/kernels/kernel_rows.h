@@ -4,8 +4,8 @@
 
 #include "kernel.h"
 
-#define KERNEL_GEMM_F32(function, pack, bits, mr, nr)                                             \
-    void function(const struct lathe_gemm_f32_tile *tile);                                        \
+#define KERNEL_GEMM_F32(function, pack, bits, mr, nr)                                                                  \
+    void function(const struct lathe_gemm_f32_tile *tile);                                                             \
     void pack(size_t rows, size_t k, const float *a, size_t lda, float *out);
 #define KERNEL(family, type, function, bits, bound) extern __typeof__(*(type)0) function;
 #include "kernels.def"

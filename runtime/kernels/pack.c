@@ -62,3 +62,24 @@ void lathe_pack_f32_n16(const float *w, size_t k, size_t n, size_t ldw, bool tra
         }
     }
 }
+
+void lathe_pack_s8_n16k4(const int8_t *w, size_t k, size_t n, size_t ldw, bool transposed, size_t first_panel,
+                         size_t last_panel, int8_t *out) {
+    size_t groups = k / 4 + (k % 4 != 0);
+    for (size_t p = first_panel; p < last_panel; p++, out += groups * 64) {
+        size_t first = p * 16, cols = n - first < 16 ? n - first : 16;
+        if (cols < 16 || k % 4)
+            memset(out, 0, groups * 64);
+        if (!transposed) {
+            for (size_t t = 0; t < k; t++)
+                for (size_t j = 0; j < cols; j++)
+                    out[t / 4 * 64 + j * 4 + t % 4] = w[t * ldw + first + j];
+            continue;
+        }
+        for (size_t g = 0; g < groups; g++) {
+            size_t steps = k - g * 4 < 4 ? k - g * 4 : 4;
+            for (size_t j = 0; j < cols; j++)
+                memcpy(out + g * 64 + j * 4, w + (first + j) * ldw + g * 4, steps);
+        }
+    }
+}

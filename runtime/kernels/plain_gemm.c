@@ -1,14 +1,13 @@
 /* gemm_f32 in plain C: 4 rows x 16 columns, arrays that the compiler keeps in what vector registers it has. */
 #include "vec_plain.h"
 
-#define GEMM_MR 4
+#define GEMM_MR                  4
 #define GEMM_AHEAD(rows, panels) 16
 #include "gemm_body.h"
 #include "kernel_rows.h"
 
 static inline __attribute__((always_inline)) void plain_panel(const size_t rows, const struct lathe_gemm_f32_tile *tile,
-                                                              const float *b, float *c, size_t column,
-                                                              size_t cols) {
+                                                              const float *b, float *c, size_t column, size_t cols) {
     float acc[GEMM_MR][16] = {{0}};
     if (tile->accumulate)
         for (size_t r = 0; r < rows; r++)

@@ -1,6 +1,6 @@
 /* The row kernels on the vector layer: layer norm, RMS norm, softmax, elementwise. The including file defines
- * ROWS_NAME(x), the name of kernel x for its instruction set. Sums run over four partial vectors in an order that depends
- * on the row's length alone. */
+ * ROWS_NAME(x), the name of kernel x for its instruction set. Sums run over four partial vectors in an order that
+ * depends on the row's length alone. */
 #ifndef LATHE_ROWS_BODY_H
 #define LATHE_ROWS_BODY_H
 
@@ -36,8 +36,8 @@ static inline float row_load_sum(size_t n, const float *a, const float *residual
     return v_sum((s[0] + s[1]) + (s[2] + s[3]));
 }
 
-/* Two passes and a correction: with d = x - mean, the sum of d says how far the rounded mean is off. A constant row then
- * has differences of exactly 0. */
+/* Two passes and a correction: with d = x - mean, the sum of d says how far the rounded mean is off. A constant row
+ * then has differences of exactly 0. */
 void ROWS_NAME(layer_norm_f32)(size_t count, size_t n, const float *a, const float *residual, const float *gamma,
                                const float *beta, float epsilon, float *y, float *sum) {
     float inverse_n = 1.0f / (float)n;
@@ -154,13 +154,13 @@ void ROWS_NAME(softmax_f32)(size_t count, size_t n, const float *x, float *y) {
     }
 }
 
-#define ROWS_UNARY(name, f)                                    \
-    void ROWS_NAME(name)(size_t n, const float *x, float *y) { \
-        size_t i = 0;                                          \
-        for (; i + VN <= n; i += VN)                           \
-            v_store(y + i, f(v_load(x + i)));                  \
-        if (i < n)                                             \
-            v_store_n(y + i, f(v_load_n(x + i, n - i)), n - i); \
+#define ROWS_UNARY(name, f)                                                                                            \
+    void ROWS_NAME(name)(size_t n, const float *x, float *y) {                                                         \
+        size_t i = 0;                                                                                                  \
+        for (; i + VN <= n; i += VN)                                                                                   \
+            v_store(y + i, f(v_load(x + i)));                                                                          \
+        if (i < n)                                                                                                     \
+            v_store_n(y + i, f(v_load_n(x + i, n - i)), n - i);                                                        \
     }
 ROWS_UNARY(gelu_f32, v_gelu)
 ROWS_UNARY(gelu_tanh_f32, v_gelu_tanh)
@@ -170,18 +170,18 @@ ROWS_UNARY(exp_f32, v_exp)
 ROWS_UNARY(erf_f32, v_erf)
 ROWS_UNARY(sigmoid_f32, v_sigmoid)
 
-#define ROWS_BINARY(expression)                                                  \
-    for (; i < n; i += VN) {                                                     \
-        size_t m = n - i < VN ? n - i : VN;                                      \
-        vf x = m == VN ? v_load(a + i) : v_load_n(a + i, m), z = one;            \
-        if (stride_b)                                                            \
-            z = m == VN ? v_load(b + i) : v_load_n(b + i, m);                    \
-        vf r = expression;                                                       \
-        if (m == VN)                                                             \
-            v_store(y + i, r);                                                   \
-        else                                                                     \
-            v_store_n(y + i, r, m);                                              \
-    }                                                                            \
+#define ROWS_BINARY(expression)                                                                                        \
+    for (; i < n; i += VN) {                                                                                           \
+        size_t m = n - i < VN ? n - i : VN;                                                                            \
+        vf x = m == VN ? v_load(a + i) : v_load_n(a + i, m), z = one;                                                  \
+        if (stride_b)                                                                                                  \
+            z = m == VN ? v_load(b + i) : v_load_n(b + i, m);                                                          \
+        vf r = expression;                                                                                             \
+        if (m == VN)                                                                                                   \
+            v_store(y + i, r);                                                                                         \
+        else                                                                                                           \
+            v_store_n(y + i, r, m);                                                                                    \
+    }                                                                                                                  \
     break
 
 void ROWS_NAME(binary_f32)(size_t n, unsigned op, const float *a, const float *b, size_t stride_b, float *y) {

@@ -4,19 +4,21 @@
 
 #include <string.h>
 
-static bool has(uint64_t bits, uint64_t wanted) { return (bits & wanted) == wanted; }
+static bool has(uint64_t bits, uint64_t wanted) {
+    return (bits & wanted) == wanted;
+}
 
 void lathe_kernels_select(uint64_t cpu_bits, struct lathe_kernels *out) {
     memset(out, 0, sizeof *out);
     out->cpu = cpu_bits;
     const char *gemm = "";
-#define KERNEL_GEMM_F32(function, pack, bits, rows, columns)                                      \
-    if (has(cpu_bits, bits)) {                                                                     \
-        out->gemm_f32 = (struct lathe_gemm_f32_kernel){function, pack, rows, columns};             \
-        gemm = #function;                                                                          \
+#define KERNEL_GEMM_F32(function, pack, bits, rows, columns)                                                           \
+    if (has(cpu_bits, bits)) {                                                                                         \
+        out->gemm_f32 = (struct lathe_gemm_f32_kernel){function, pack, rows, columns};                                 \
+        gemm = #function;                                                                                              \
     }
-#define KERNEL(family, type, function, bits, bound) \
-    if (has(cpu_bits, bits))                        \
+#define KERNEL(family, type, function, bits, bound)                                                                    \
+    if (has(cpu_bits, bits))                                                                                           \
         out->family = function;
 #include "kernels.def"
 #undef KERNEL_GEMM_F32
@@ -26,16 +28,16 @@ void lathe_kernels_select(uint64_t cpu_bits, struct lathe_kernels *out) {
     out->name_count = 1;
     const char *family_of[16] = {"gemm_f32"};
 #define KERNEL_GEMM_F32(function, pack, bits, rows, columns)
-#define KERNEL(family, type, function, bits, bound)                                  \
-    if (has(cpu_bits, bits)) {                                                       \
-        unsigned at = 0;                                                             \
-        while (at < out->name_count && strcmp(family_of[at], #family) != 0)          \
-            at++;                                                                    \
-        if (at < 16) {                                                               \
-            family_of[at] = #family;                                                 \
-            out->names[at] = #function;                                              \
-            out->name_count += at == out->name_count;                                \
-        }                                                                            \
+#define KERNEL(family, type, function, bits, bound)                                                                    \
+    if (has(cpu_bits, bits)) {                                                                                         \
+        unsigned at = 0;                                                                                               \
+        while (at < out->name_count && strcmp(family_of[at], #family) != 0)                                            \
+            at++;                                                                                                      \
+        if (at < 16) {                                                                                                 \
+            family_of[at] = #family;                                                                                   \
+            out->names[at] = #function;                                                                                \
+            out->name_count += at == out->name_count;                                                                  \
+        }                                                                                                              \
     }
 #include "kernels.def"
 #undef KERNEL_GEMM_F32

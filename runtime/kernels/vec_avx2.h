@@ -10,36 +10,71 @@
 typedef __m256 vf;
 typedef __m256 vm;
 
-static inline vf v_set1(float x) { return _mm256_set1_ps(x); }
-static inline vf v_load(const float *p) { return _mm256_loadu_ps(p); }
+static inline vf v_set1(float x) {
+    return _mm256_set1_ps(x);
+}
+static inline vf v_load(const float *p) {
+    return _mm256_loadu_ps(p);
+}
 static inline __m256i v_first(size_t n) {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 /* n lanes, zeros behind them; n of 0..VN. */
-static inline vf v_load_n(const float *p, size_t n) { return _mm256_maskload_ps(p, v_first(n)); }
-static inline void v_store(float *p, vf x) { _mm256_storeu_ps(p, x); }
-static inline void v_store_n(float *p, vf x, size_t n) { _mm256_maskstore_ps(p, v_first(n), x); }
-static inline vf v_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
-static inline vf v_fnma(vf a, vf b, vf c) { return _mm256_fnmadd_ps(a, b, c); }
+static inline vf v_load_n(const float *p, size_t n) {
+    return _mm256_maskload_ps(p, v_first(n));
+}
+static inline void v_store(float *p, vf x) {
+    _mm256_storeu_ps(p, x);
+}
+static inline void v_store_n(float *p, vf x, size_t n) {
+    _mm256_maskstore_ps(p, v_first(n), x);
+}
+static inline vf v_fma(vf a, vf b, vf c) {
+    return _mm256_fmadd_ps(a, b, c);
+}
+static inline vf v_fnma(vf a, vf b, vf c) {
+    return _mm256_fnmadd_ps(a, b, c);
+}
 /* b when either is NaN. */
-static inline vf v_max(vf a, vf b) { return _mm256_max_ps(a, b); }
-static inline vf v_min(vf a, vf b) { return _mm256_min_ps(a, b); }
-static inline vf v_abs(vf x) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x); }
+static inline vf v_max(vf a, vf b) {
+    return _mm256_max_ps(a, b);
+}
+static inline vf v_min(vf a, vf b) {
+    return _mm256_min_ps(a, b);
+}
+static inline vf v_abs(vf x) {
+    return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x);
+}
 static inline vf v_copysign(vf x, vf sign) {
     vf bit = _mm256_set1_ps(-0.0f);
     return _mm256_or_ps(_mm256_andnot_ps(bit, x), _mm256_and_ps(bit, sign));
 }
-static inline vf v_sqrt(vf x) { return _mm256_sqrt_ps(x); }
-static inline vm v_lt(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
-static inline vm v_is_nan(vf a) { return _mm256_cmp_ps(a, a, _CMP_UNORD_Q); }
-static inline vf v_select(vm m, vf a, vf b) { return _mm256_blendv_ps(b, a, m); }
-static inline vf v_round(vf x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+static inline vf v_sqrt(vf x) {
+    return _mm256_sqrt_ps(x);
+}
+static inline vm v_lt(vf a, vf b) {
+    return _mm256_cmp_ps(a, b, _CMP_LT_OQ);
+}
+static inline vm v_is_nan(vf a) {
+    return _mm256_cmp_ps(a, a, _CMP_UNORD_Q);
+}
+static inline vf v_select(vm m, vf a, vf b) {
+    return _mm256_blendv_ps(b, a, m);
+}
+static inline vf v_round(vf x) {
+    return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
 /* x * 2^n for an integer n of [-252, 252], in two steps so that overflow gives infinity and underflow rounds. */
 static inline vf v_scale2(vf x, vf n) {
     __m256i whole = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(whole, 1), bias = _mm256_set1_epi32(127);
     __m256i a = _mm256_slli_epi32(_mm256_add_epi32(half, bias), 23);
     __m256i b = _mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(whole, half), bias), 23);
     return _mm256_mul_ps(_mm256_mul_ps(x, _mm256_castsi256_ps(a)), _mm256_castsi256_ps(b));
+}
+/* x * 2^n for an integer n of [-126, 127]. */
+static inline vf v_scale1(vf x, vf n) {
+    __m256i e = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+    return _mm256_mul_ps(x, _mm256_castsi256_ps(_mm256_slli_epi32(e, 23)));
 }
 static inline float v_sum(vf x) {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));

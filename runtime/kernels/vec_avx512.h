@@ -10,30 +10,67 @@
 typedef __m512 vf;
 typedef __mmask16 vm;
 
-static inline vf v_set1(float x) { return _mm512_set1_ps(x); }
-static inline vf v_load(const float *p) { return _mm512_loadu_ps(p); }
-static inline __mmask16 v_first(size_t n) { return (__mmask16)((1u << n) - 1u); }
+static inline vf v_set1(float x) {
+    return _mm512_set1_ps(x);
+}
+static inline vf v_load(const float *p) {
+    return _mm512_loadu_ps(p);
+}
+static inline __mmask16 v_first(size_t n) {
+    return (__mmask16)((1u << n) - 1u);
+}
 /* n lanes, zeros behind them; n of 0..VN. */
-static inline vf v_load_n(const float *p, size_t n) { return _mm512_maskz_loadu_ps(v_first(n), p); }
-static inline void v_store(float *p, vf x) { _mm512_storeu_ps(p, x); }
-static inline void v_store_n(float *p, vf x, size_t n) { _mm512_mask_storeu_ps(p, v_first(n), x); }
-static inline vf v_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
-static inline vf v_fnma(vf a, vf b, vf c) { return _mm512_fnmadd_ps(a, b, c); }
+static inline vf v_load_n(const float *p, size_t n) {
+    return _mm512_maskz_loadu_ps(v_first(n), p);
+}
+static inline void v_store(float *p, vf x) {
+    _mm512_storeu_ps(p, x);
+}
+static inline void v_store_n(float *p, vf x, size_t n) {
+    _mm512_mask_storeu_ps(p, v_first(n), x);
+}
+static inline vf v_fma(vf a, vf b, vf c) {
+    return _mm512_fmadd_ps(a, b, c);
+}
+static inline vf v_fnma(vf a, vf b, vf c) {
+    return _mm512_fnmadd_ps(a, b, c);
+}
 /* b when either is NaN. */
-static inline vf v_max(vf a, vf b) { return _mm512_max_ps(a, b); }
-static inline vf v_min(vf a, vf b) { return _mm512_min_ps(a, b); }
-static inline vf v_abs(vf x) { return _mm512_andnot_ps(_mm512_set1_ps(-0.0f), x); }
+static inline vf v_max(vf a, vf b) {
+    return _mm512_max_ps(a, b);
+}
+static inline vf v_min(vf a, vf b) {
+    return _mm512_min_ps(a, b);
+}
+static inline vf v_abs(vf x) {
+    return _mm512_andnot_ps(_mm512_set1_ps(-0.0f), x);
+}
 static inline vf v_copysign(vf x, vf sign) {
     vf bit = _mm512_set1_ps(-0.0f);
     return _mm512_or_ps(_mm512_andnot_ps(bit, x), _mm512_and_ps(bit, sign));
 }
-static inline vf v_sqrt(vf x) { return _mm512_sqrt_ps(x); }
-static inline vm v_lt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
-static inline vm v_is_nan(vf a) { return _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q); }
-static inline vf v_select(vm m, vf a, vf b) { return _mm512_mask_blend_ps(m, b, a); }
-static inline vf v_round(vf x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+static inline vf v_sqrt(vf x) {
+    return _mm512_sqrt_ps(x);
+}
+static inline vm v_lt(vf a, vf b) {
+    return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ);
+}
+static inline vm v_is_nan(vf a) {
+    return _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
+}
+static inline vf v_select(vm m, vf a, vf b) {
+    return _mm512_mask_blend_ps(m, b, a);
+}
+static inline vf v_round(vf x) {
+    return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
 /* x * 2^n; overflow gives infinity, underflow rounds. */
-static inline vf v_scale2(vf x, vf n) { return _mm512_scalef_ps(x, n); }
+static inline vf v_scale2(vf x, vf n) {
+    return _mm512_scalef_ps(x, n);
+}
+static inline vf v_scale1(vf x, vf n) {
+    return _mm512_scalef_ps(x, n);
+}
 static inline float v_sum(vf x) {
     __m256 h = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));

@@ -2,8 +2,8 @@
  * attention_f32 row's.
  *
  * A sequence's keys are a contiguous range of rows, first to last allowed key, so that padding at either end is never
- * read and has no part in any sum; holes inside are masked by bytes. Work is cut in units of one head of one sequence by
- * a group of queries; each thread takes a contiguous stretch of equal cost. */
+ * read and has no part in any sum; holes inside are masked by bytes. Work is cut in units of one head of one sequence
+ * by a group of queries; each thread takes a contiguous stretch of equal cost. */
 #include "attention_shape.h"
 #include "kernel.h"
 #include "op_util.h"
@@ -37,7 +37,7 @@ struct attention {
     bool causal;
     int64_t window; /* -1: none */
     enum lathe_masked_row masked_row;
-    const struct lathe_tensor *keys;            /* [B, Sk] or NULL */
+    const struct lathe_tensor *keys; /* [B, Sk] or NULL */
     struct plane plane;
     const struct lathe_row_sequence *sequences; /* packed form, else NULL */
     const struct lathe_row_place *places;
@@ -46,13 +46,13 @@ struct attention {
 
 /* One sequence of the batch. */
 struct sequence {
-    int64_t b, rows, all_keys;   /* queries; keys before masking */
-    int64_t key0, keys;          /* the range that holds all allowed keys */
-    int64_t q0, k0;              /* first query and key row in the operands */
-    const uint8_t *holes;        /* one byte a key of the range, or NULL when all are allowed */
+    int64_t b, rows, all_keys;            /* queries; keys before masking */
+    int64_t key0, keys;                   /* the range that holds all allowed keys */
+    int64_t q0, k0;                       /* first query and key row in the operands */
+    const uint8_t *holes;                 /* one byte a key of the range, or NULL when all are allowed */
     const struct lathe_row_place *places; /* of its rows in packed form, or NULL */
-    bool consecutive;            /* packed rows stand at consecutive positions */
-    int64_t query_at;            /* position of its one query, or -1 */
+    bool consecutive;                     /* packed rows stand at consecutive positions */
+    int64_t query_at;                     /* position of its one query, or -1 */
 };
 
 /* Per-thread scratch, in this order. */
@@ -66,7 +66,9 @@ struct buffers {
     uint8_t *key_bytes;    /* [keys] */
 };
 
-static size_t aligned(size_t n) { return (n + 63) / 64 * 64; }
+static size_t aligned(size_t n) {
+    return (n + 63) / 64 * 64;
+}
 
 /* Lays the buffers out from `base`; returns their size. */
 static size_t lay_out(char *base, int64_t queries, int64_t keys, int64_t d, int64_t dv, bool plane,
@@ -160,8 +162,8 @@ static void set_plane(const struct attention *at, const struct sequence *s, int6
         return;
     }
     for (int64_t i = 0; i < nq; i++) {
-        int64_t line = s->b * at->plane.stride[0] + head * at->plane.stride[1] +
-                       query_position(s, q0 + i) * at->plane.stride[2];
+        int64_t line =
+            s->b * at->plane.stride[0] + head * at->plane.stride[1] + query_position(s, q0 + i) * at->plane.stride[2];
         for (int64_t j = 0; j < s->keys; j++) {
             int64_t place = line + key_position(s, j) * at->plane.stride[3];
             if (at->plane.is_bool)
@@ -292,7 +294,9 @@ static struct sequence sequence_at(const struct attention *at, int64_t b) {
     return s;
 }
 
-static int64_t groups_of(const struct sequence *s) { return (s->rows + GROUP - 1) / GROUP; }
+static int64_t groups_of(const struct sequence *s) {
+    return (s->rows + GROUP - 1) / GROUP;
+}
 
 /* Queries [q0, q1) of a head, as many at a time as the buffers hold. */
 static void head_queries(const struct attention *at, const struct sequence *s, int64_t head, int64_t q0, int64_t q1,
@@ -324,7 +328,8 @@ static void run(const struct attention *at, struct buffers *buf) {
             continue;
         find_keys(at, &s, buf);
         while (from < to) {
-            int64_t head = from / groups, g = from % groups, g1 = to - head * groups < groups ? to - head * groups : groups;
+            int64_t head = from / groups, g = from % groups,
+                    g1 = to - head * groups < groups ? to - head * groups : groups;
             int64_t q1 = g1 * GROUP < s.rows ? g1 * GROUP : s.rows;
             head_queries(at, &s, head, g * GROUP, q1, buf);
             from = (head + 1) * groups;
@@ -454,8 +459,7 @@ static bool read_rows(const struct lathe_op_call *call, struct attention *at) {
     int64_t rows = k->dims[0];
     at->query_at = lathe_attr_int(&call->attrs, LATHE_ATTR_START, -1);
     if (v->dims[0] != rows || y->dims[0] != q->dims[0] || (at->query_at < 0 && q->dims[0] != rows) ||
-        y->dims[1] != at->heads * at->dv ||
-        map->dtype != LATHE_I32 || rows > INT32_MAX)
+        y->dims[1] != at->heads * at->dv || map->dtype != LATHE_I32 || rows > INT32_MAX)
         return false;
     at->sq = at->sk = rows; /* no sequence has more */
     at->out = y->data;

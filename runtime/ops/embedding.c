@@ -14,7 +14,8 @@ struct pair {
 };
 
 /* Row `at` of the output: which row of the table. */
-static bool row_of(const struct lathe_op_call *call, const struct pair *p, int64_t at, int64_t positions, int64_t *row) {
+static bool row_of(const struct lathe_op_call *call, const struct pair *p, int64_t at, int64_t positions,
+                   int64_t *row) {
     int64_t s = at % positions;
     if (p->index)
         return lathe_index_at(call, p->index, p->by_position ? s : at, p->rows, row);

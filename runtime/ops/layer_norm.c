@@ -1,5 +1,5 @@
-/* layer_norm, rms_norm and skip_layer_norm. f32 goes to the row kernels; other float types and the seldom wanted mean and
- * inverse deviation are computed in double. */
+/* layer_norm, rms_norm and skip_layer_norm. f32 goes to the row kernels; other float types and the seldom wanted mean
+ * and inverse deviation are computed in double. */
 #include "kernel.h"
 #include "op_util.h"
 #include "ops.h"
@@ -93,9 +93,13 @@ static enum lathe_status run_norm(const struct lathe_op_call *call, const char *
     return LATHE_OK;
 }
 
-enum lathe_status lathe_run_layer_norm(const struct lathe_op_call *call) { return run_norm(call, "layer_norm", true); }
+enum lathe_status lathe_run_layer_norm(const struct lathe_op_call *call) {
+    return run_norm(call, "layer_norm", true);
+}
 
-enum lathe_status lathe_run_rms_norm(const struct lathe_op_call *call) { return run_norm(call, "rms_norm", false); }
+enum lathe_status lathe_run_rms_norm(const struct lathe_op_call *call) {
+    return run_norm(call, "rms_norm", false);
+}
 
 enum lathe_status lathe_run_skip_layer_norm(const struct lathe_op_call *call) {
     const struct lathe_tensor *x = call->in[0], *residual = call->in[1];
@@ -112,8 +116,8 @@ enum lathe_status lathe_run_skip_layer_norm(const struct lathe_op_call *call) {
         return lathe_bad_shape(call, "skip_layer_norm");
     lathe_team_split(&call->team, n ? total / n : 0, 1, &begin, &end);
     if (begin < end)
-        call->kernels->layer_norm_f32((size_t)(end - begin), (size_t)n, f32_of(x, begin * n), f32_of(residual, begin * n),
-                                      f32_of(gamma, 0), f32_of(beta, 0),
+        call->kernels->layer_norm_f32((size_t)(end - begin), (size_t)n, f32_of(x, begin * n),
+                                      f32_of(residual, begin * n), f32_of(gamma, 0), f32_of(beta, 0),
                                       (float)lathe_attr_float(&call->attrs, LATHE_ATTR_EPSILON, 1e-5),
                                       (float *)y->data + begin * n, sum ? (float *)sum->data + begin * n : NULL);
     return LATHE_OK;

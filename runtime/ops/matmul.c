@@ -174,9 +174,13 @@ static size_t matmul_scratch(const struct lathe_op_call *call) {
     return lathe_gemm_f32_scratch((size_t)s.m, (size_t)s.n, (size_t)s.k, false);
 }
 
-size_t lathe_scratch_matmul(const struct lathe_op_call *call) { return matmul_scratch(call); }
+size_t lathe_scratch_matmul(const struct lathe_op_call *call) {
+    return matmul_scratch(call);
+}
 
-size_t lathe_scratch_gemm(const struct lathe_op_call *call) { return matmul_scratch(call); }
+size_t lathe_scratch_gemm(const struct lathe_op_call *call) {
+    return matmul_scratch(call);
+}
 
 static enum lathe_status check(const struct lathe_op_call *call, const char *op, struct matmul_shape *s) {
     enum lathe_dtype dtype = call->out[0]->dtype;
@@ -206,8 +210,7 @@ static enum lathe_status add_c(const struct lathe_op_call *call, const struct ma
     int64_t c_row = 0, c_column = 0;
     if (c) {
         int64_t rows = c->rank >= 2 ? c->dims[c->rank - 2] : 1, columns = c->rank >= 1 ? c->dims[c->rank - 1] : 1;
-        if ((rows != 1 && rows != s->m) || (columns != 1 && columns != s->n) ||
-            lathe_tensor_count(c) != rows * columns)
+        if ((rows != 1 && rows != s->m) || (columns != 1 && columns != s->n) || lathe_tensor_count(c) != rows * columns)
             return lathe_bad_shape(call, "gemm");
         c_row = rows == 1 ? 0 : columns;
         c_column = columns == 1 ? 0 : 1;
@@ -222,8 +225,7 @@ static enum lathe_status add_c(const struct lathe_op_call *call, const struct ma
                 double v[LATHE_CHUNK];
                 lathe_load_f64(y, row * s->n + from, n, v);
                 for (int64_t j = 0; j < n; j++)
-                    v[j] = v[j] * alpha +
-                           (c ? beta * lathe_read_f64(c, row * c_row + (from + j) * c_column) : 0.0);
+                    v[j] = v[j] * alpha + (c ? beta * lathe_read_f64(c, row * c_row + (from + j) * c_column) : 0.0);
                 lathe_store(y, row * s->n + from, n, LATHE_KIND_F64, v);
             } else {
                 uint64_t v[LATHE_CHUNK];

@@ -1,4 +1,5 @@
-/* softmax and log_softmax along one axis. The last axis in f32 goes to the row kernel; the rest is computed in double. */
+/* softmax and log_softmax along one axis. The last axis in f32 goes to the row kernel; the rest is computed in double.
+ */
 #include "kernel.h"
 #include "op_util.h"
 #include "ops.h"
@@ -64,7 +65,9 @@ static enum lathe_status run_softmax(const struct lathe_op_call *call, const cha
     return LATHE_OK;
 }
 
-enum lathe_status lathe_run_softmax(const struct lathe_op_call *call) { return run_softmax(call, "softmax", false); }
+enum lathe_status lathe_run_softmax(const struct lathe_op_call *call) {
+    return run_softmax(call, "softmax", false);
+}
 
 enum lathe_status lathe_run_log_softmax(const struct lathe_op_call *call) {
     return run_softmax(call, "log_softmax", true);

@@ -2,9 +2,10 @@
  *
  *   bench_kernels [--threads N] [--seconds X] [--only FAMILY] [--level c|avx2|avx512]
  *
- * The peak is that of the widest registers the row's instruction set has, on one core, measured just before the row: the
- * best of several short runs, so that other work on the machine disturbs little. `linear` rows go through the blocked
- * product with the whole team; their weights rotate through 64 MB, so that small row counts read memory as a model does. */
+ * The peak is that of the widest registers the row's instruction set has, on one core, measured just before the row:
+ * the best of several short runs, so that other work on the machine disturbs little. `linear` rows go through the
+ * blocked product with the whole team; their weights rotate through 64 MB, so that small row counts read memory as a
+ * model does. */
 #include "bench_peak.h"
 #include "cpu.h"
 #include "gemm_drive.h"
@@ -42,7 +43,9 @@ static void *memory(size_t bytes) {
     return p;
 }
 
-static bool wanted(const char *name) { return !only || strstr(name, only); }
+static bool wanted(const char *name) {
+    return !only || strstr(name, only);
+}
 
 /* Can this CPU run a row of that name, and was its level asked for? */
 static bool runs(const char *name, uint64_t bits) {
@@ -96,7 +99,8 @@ static void gemm_tiles(const char *name, lathe_gemm_f32_fn fn, uint64_t bits, un
     size_t k = 384;
     float *a = memory(mr * k * 4), *b = memory(64 * k * 4), *c = memory(mr * 64 * 4);
     for (unsigned rows = 1; rows <= mr; rows++) {
-        struct tile_user u = {fn, {rows, nr < 64 && rows * 2 > mr ? nr : 64, k, a, rows, b, 16, 16 * k, c, 64, false, NULL}};
+        struct tile_user u = {
+            fn, {rows, nr < 64 && rows * 2 > mr ? nr : 64, k, a, rows, b, 16, 16 * k, c, 64, NULL, 0, false, NULL}};
         double t = best_of(run_tile, &u), rate = 2.0 * rows * (double)u.tile.cols * (double)k / t;
         printf("  tile %2u x %2zu x %zu %26.1f GFLOPS %5.1f %%\n", rows, u.tile.cols, k, rate / 1e9, 100 * rate / peak);
     }
@@ -146,9 +150,16 @@ static void linears(struct lathe_pool *pool, const char *name, uint64_t bits) {
             u.stride = k * n;
             u.count = total / 4 / u.stride;
             u.next = 0;
-            u.product = (struct lathe_gemm_f32){.m = m, .n = n, .k = k, .a = a, .a_row = k, .a_column = 1, .c = c,
-                                                .ldc = n, .epilogue = {.bias = bias, .scale = 1,
-                                                .activation = n == 3072 ? LATHE_ACT_GELU : LATHE_ACT_NONE}};
+            u.product = (struct lathe_gemm_f32){
+                .m = m,
+                .n = n,
+                .k = k,
+                .a = a,
+                .a_row = k,
+                .a_column = 1,
+                .c = c,
+                .ldc = n,
+                .epilogue = {.bias = bias, .scale = 1, .activation = n == 3072 ? LATHE_ACT_GELU : LATHE_ACT_NONE}};
             double t = best_of(run_linear, &u), rate = 2.0 * (double)m * (double)n * (double)k / t;
             printf("  %4zu x %4zu x %4zu%s %9.1f us %8.1f GFLOPS %5.1f %% %6.1f GB/s of weights\n", m, k, n,
                    n == 3072 ? " gelu" : "     ", t * 1e6, rate / 1e9, 100 * rate / peak,
@@ -199,9 +210,10 @@ static void row_kernels(const char *name, uint64_t bits) {
     const struct {
         const char *name;
         lathe_unary_f32_fn fn;
-    } unary[] = {{"gelu_f32", u.kernels.gelu_f32}, {"gelu_tanh_f32", u.kernels.gelu_tanh_f32},
-                 {"silu_f32", u.kernels.silu_f32}, {"tanh_f32", u.kernels.tanh_f32}, {"exp_f32", u.kernels.exp_f32},
-                 {"erf_f32", u.kernels.erf_f32}, {"sigmoid_f32", u.kernels.sigmoid_f32}};
+    } unary[] = {{"gelu_f32", u.kernels.gelu_f32},      {"gelu_tanh_f32", u.kernels.gelu_tanh_f32},
+                 {"silu_f32", u.kernels.silu_f32},      {"tanh_f32", u.kernels.tanh_f32},
+                 {"exp_f32", u.kernels.exp_f32},        {"erf_f32", u.kernels.erf_f32},
+                 {"sigmoid_f32", u.kernels.sigmoid_f32}};
     for (size_t i = 0; i < sizeof unary / sizeof *unary; i++)
         if (wanted(unary[i].name)) {
             u.unary = unary[i].fn;
@@ -221,10 +233,21 @@ static void row_kernels(const char *name, uint64_t bits) {
             for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
                 size_t s = lengths[i], w = 2304, h = sizes[d];
                 float *qkv = memory(s * w * 4), *out = memory(s * 768 * 4);
-                u.attention = (struct lathe_attention_f32_args){
-                    .nq = s, .nk = s, .d = h, .dv = h, .q = qkv, .k = qkv + 768, .v = qkv + 1536, .out = out,
-                    .ldq = w, .ldk = w, .ldv = w, .ldo = 768, .scale = 0.125f,
-                    .scratch = memory(lathe_attention_f32_scratch(s, s, h, h))};
+                u.attention =
+                    (struct lathe_attention_f32_args){.nq = s,
+                                                      .nk = s,
+                                                      .d = h,
+                                                      .dv = h,
+                                                      .q = qkv,
+                                                      .k = qkv + 768,
+                                                      .v = qkv + 1536,
+                                                      .out = out,
+                                                      .ldq = w,
+                                                      .ldk = w,
+                                                      .ldv = w,
+                                                      .ldo = 768,
+                                                      .scale = 0.125f,
+                                                      .scratch = memory(lathe_attention_f32_scratch(s, s, h, h))};
                 double t = best_of(run_attention, &u), flops = 4.0 * (double)(s * s * h);
                 printf("%-8s attention_f32 head of %zu, %3zu tokens %8.1f us %6.1f GFLOPS %5.1f %%\n", name, h, s,
                        t * 1e6, flops / t / 1e9, 100 * flops / t / peak);

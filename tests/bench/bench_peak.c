@@ -9,15 +9,15 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-#define PEAK(name, isa, type, set1, fma)                                                                \
-    __attribute__((target(isa), noinline)) static void name(void) {                                     \
-        type a[12], x = set1(1.0f);                                                                     \
-        _Pragma("GCC unroll 12") for (int i = 0; i < 12; i++) a[i] = set1((float)i);                                 \
-        for (int k = 0; k < STEPS; k++) {                                                               \
-            _Pragma("GCC unroll 12") for (int i = 0; i < 12; i++) a[i] = fma(x, x, a[i]);               \
-            __asm__ volatile("" ::"x"(a[0]), "x"(a[1]), "x"(a[2]), "x"(a[3]), "x"(a[4]), "x"(a[5]),     \
-                             "x"(a[6]), "x"(a[7]), "x"(a[8]), "x"(a[9]), "x"(a[10]), "x"(a[11]));        \
-        }                                                                                               \
+#define PEAK(name, isa, type, set1, fma)                                                                               \
+    __attribute__((target(isa), noinline)) static void name(void) {                                                    \
+        type a[12], x = set1(1.0f);                                                                                    \
+        _Pragma("GCC unroll 12") for (int i = 0; i < 12; i++) a[i] = set1((float)i);                                   \
+        for (int k = 0; k < STEPS; k++) {                                                                              \
+            _Pragma("GCC unroll 12") for (int i = 0; i < 12; i++) a[i] = fma(x, x, a[i]);                              \
+            __asm__ volatile("" ::"x"(a[0]), "x"(a[1]), "x"(a[2]), "x"(a[3]), "x"(a[4]), "x"(a[5]), "x"(a[6]),         \
+                             "x"(a[7]), "x"(a[8]), "x"(a[9]), "x"(a[10]), "x"(a[11]));                                 \
+        }                                                                                                              \
     }
 PEAK(peak_avx512, "avx512f", __m512, _mm512_set1_ps, _mm512_fmadd_ps)
 PEAK(peak_avx2, "avx2,fma", __m256, _mm256_set1_ps, _mm256_fmadd_ps)

@@ -24,10 +24,14 @@ static inline uint32_t test_random(void) {
     return (uint32_t)(test_seed >> 32);
 }
 
-static inline size_t test_below(size_t n) { return test_random() % n; }
+static inline size_t test_below(size_t n) {
+    return test_random() % n;
+}
 
 /* Uniform in [-1, 1). */
-static inline float test_float(void) { return (float)(int32_t)test_random() * 0x1p-31f; }
+static inline float test_float(void) {
+    return (float)(int32_t)test_random() * 0x1p-31f;
+}
 
 /* Sets the seed from LATHE_TEST_SEED, or a fixed one, and prints it. */
 static inline void test_seed_init(void) {
@@ -36,7 +40,9 @@ static inline void test_seed_init(void) {
     print_message("seed %llu\n", (unsigned long long)test_seed);
 }
 
-static inline bool test_can_run(uint64_t bits) { return (lathe_cpu_bits() & bits) == bits; }
+static inline bool test_can_run(uint64_t bits) {
+    return (lathe_cpu_bits() & bits) == bits;
+}
 
 /* n floats with a guard of bytes on both sides; guarded_free checks that they were left alone. */
 #define TEST_GUARD 256

@@ -1,5 +1,5 @@
-/* Every attention_f32 row against the formula in double: sizes around tiles, groups and key blocks, every mask form; and
- * the operators: a sequence alone, padded on either side, in a batch, packed, on several threads: the same bits. */
+/* Every attention_f32 row against the formula in double: sizes around tiles, groups and key blocks, every mask form;
+ * and the operators: a sequence alone, padded on either side, in a batch, packed, on several threads: the same bits. */
 #include "kernel_test.h"
 
 #include "attention_shape.h"
@@ -33,12 +33,28 @@ static void one_head(const struct lathe_kernels *kernels, size_t nq, size_t nk, 
         first[i] = (int32_t)test_below(nk + 1);
         last[i] = first[i] + (int32_t)test_below(nk + 1 - (size_t)first[i]);
     }
-    struct lathe_attention_f32_args args = {.nq = nq, .nk = nk, .d = d, .dv = dv, .q = q, .k = k, .v = v, .out = out,
-                                            .ldq = ldq, .ldk = ldk, .ldv = ldv, .ldo = ldo, .scale = 1.5f,
-                                            .softcap = use.softcap ? 2.0f : 0, .bias = use.bias ? bias : NULL,
-                                            .ldb = ldb, .allow = use.allow ? allow : NULL, .ld_allow = lda,
-                                            .first = use.range ? first : NULL, .last = use.range ? last : NULL,
-                                            .no_key = no_key, .scratch = scratch};
+    struct lathe_attention_f32_args args = {.nq = nq,
+                                            .nk = nk,
+                                            .d = d,
+                                            .dv = dv,
+                                            .q = q,
+                                            .k = k,
+                                            .v = v,
+                                            .out = out,
+                                            .ldq = ldq,
+                                            .ldk = ldk,
+                                            .ldv = ldv,
+                                            .ldo = ldo,
+                                            .scale = 1.5f,
+                                            .softcap = use.softcap ? 2.0f : 0,
+                                            .bias = use.bias ? bias : NULL,
+                                            .ldb = ldb,
+                                            .allow = use.allow ? allow : NULL,
+                                            .ld_allow = lda,
+                                            .first = use.range ? first : NULL,
+                                            .last = use.range ? last : NULL,
+                                            .no_key = no_key,
+                                            .scratch = scratch};
     kernels->attention_f32(&args);
     double *s = malloc((nk + 1) * sizeof *s);
     for (size_t i = 0; i < nq; i++) {
@@ -99,9 +115,9 @@ static void one_head(const struct lathe_kernels *kernels, size_t nq, size_t nk, 
 
 static void heads(void **state) {
     (void)state;
-    static const size_t sizes[][4] = {{1, 1, 1, 1},     {1, 7, 64, 64},  {8, 8, 64, 64},   {15, 17, 32, 32},
-                                      {16, 16, 16, 48}, {17, 14, 33, 5}, {31, 255, 64, 64}, {33, 256, 64, 64},
-                                      {64, 257, 32, 32}, {70, 513, 20, 24}, {5, 600, 64, 64}, {40, 0, 8, 8}};
+    static const size_t sizes[][4] = {{1, 1, 1, 1},      {1, 7, 64, 64},    {8, 8, 64, 64},    {15, 17, 32, 32},
+                                      {16, 16, 16, 48},  {17, 14, 33, 5},   {31, 255, 64, 64}, {33, 256, 64, 64},
+                                      {64, 257, 32, 32}, {70, 513, 20, 24}, {5, 600, 64, 64},  {40, 0, 8, 8}};
     for (size_t l = 0; l < LEVELS; l++) {
         if (!test_can_run(levels[l]))
             continue;
@@ -119,11 +135,12 @@ static void heads(void **state) {
 #define D 16
 #define W (3 * N * D)
 
-static void run_op(enum lathe_status (*run)(const struct lathe_op_call *), size_t (*scratch)(const struct lathe_op_call *),
-                   const struct lathe_kernels *kernels, const struct lathe_attr *attrs, uint32_t attr_count,
-                   const struct lathe_tensor *const *in, unsigned n_in, struct lathe_tensor *out, unsigned threads) {
-    struct lathe_op_call call = {.attrs = {attrs, attr_count}, .in = in, .out = &out, .n_in = n_in, .n_out = 1,
-                                 .kernels = kernels};
+static void run_op(enum lathe_status (*run)(const struct lathe_op_call *),
+                   size_t (*scratch)(const struct lathe_op_call *), const struct lathe_kernels *kernels,
+                   const struct lathe_attr *attrs, uint32_t attr_count, const struct lathe_tensor *const *in,
+                   unsigned n_in, struct lathe_tensor *out, unsigned threads) {
+    struct lathe_op_call call = {
+        .attrs = {attrs, attr_count}, .in = in, .out = &out, .n_in = n_in, .n_out = 1, .kernels = kernels};
     size_t n = scratch(&call) / sizeof(float);
     for (unsigned i = 0; i < threads; i++) {
         float *memory = guarded_floats(n);
@@ -193,8 +210,11 @@ static void padded(void **state) {
             float *px = guarded_floats((size_t)next * W), *py = guarded_floats((size_t)next * N * D);
             struct lathe_tensor tm = {map, LATHE_I32, 1, {4 * batch + 2 * batch * s}};
             struct lathe_tensor tpx = {px, LATHE_F32, 2, {next, W}}, tpy = {py, LATHE_F32, 2, {next, N * D}};
-            struct lathe_op_call pack = {.in = (const struct lathe_tensor *[]){&tx, &tm}, .n_in = 2, .n_out = 1,
-                                         .out = (struct lathe_tensor *[]){&tpx}, .team = {0, 1, NULL}};
+            struct lathe_op_call pack = {.in = (const struct lathe_tensor *[]){&tx, &tm},
+                                         .n_in = 2,
+                                         .n_out = 1,
+                                         .out = (struct lathe_tensor *[]){&tpx},
+                                         .team = {0, 1, NULL}};
             assert_int_equal(lathe_run_pack_rows(&pack), LATHE_OK);
             const struct lathe_tensor *packed[5] = {&tpx, &tpx, &tpx, &tm, NULL};
             run_op(lathe_run_attention_rows, lathe_scratch_attention_rows, &kernels, attrs, count, packed, 4, &tpy,
@@ -232,15 +252,16 @@ static void padded(void **state) {
     }
 }
 
-/* A mask plane in every broadcast form, bool and float, with and without keys, against the formula; queries without keys
- * by each rule. */
+/* A mask plane in every broadcast form, bool and float, with and without keys, against the formula; queries without
+ * keys by each rule. */
 static void planes(void **state) {
     (void)state;
     struct lathe_kernels kernels;
     lathe_kernels_select(lathe_cpu_bits(), &kernels);
     for (int round = 0; round < 200; round++) {
         int64_t batch = 1 + (int64_t)test_below(3), s = 1 + (int64_t)test_below(50), rule = (int64_t)test_below(4);
-        int64_t dims[4] = {test_below(2) ? batch : 1, test_below(2) ? N : 1, test_below(2) ? s : 1, test_below(4) ? s : 1};
+        int64_t dims[4] = {test_below(2) ? batch : 1, test_below(2) ? N : 1, test_below(2) ? s : 1,
+                           test_below(4) ? s : 1};
         size_t plane_count = (size_t)(dims[0] * dims[1] * dims[2] * dims[3]);
         bool boolean = test_below(2), with_keys = test_below(2);
         float *x = guarded_floats((size_t)(batch * s * W)), *y = guarded_floats((size_t)(batch * s * N * D));
@@ -254,8 +275,8 @@ static void planes(void **state) {
         for (int64_t i = 0; i < batch * s; i++)
             keys[i] = test_below(3) != 0;
         struct lathe_tensor tx = {x, LATHE_F32, 3, {batch, s, W}}, tk = {keys, LATHE_BOOL, 2, {batch, s}};
-        struct lathe_tensor tm = {boolean ? (void *)u : (void *)f, boolean ? LATHE_BOOL : LATHE_F32, 4,
-                                  {dims[0], dims[1], dims[2], dims[3]}};
+        struct lathe_tensor tm = {
+            boolean ? (void *)u : (void *)f, boolean ? LATHE_BOOL : LATHE_F32, 4, {dims[0], dims[1], dims[2], dims[3]}};
         struct lathe_tensor ty = {y, LATHE_F32, 3, {batch, s, N * D}};
         const struct lathe_tensor *in[5] = {&tx, &tx, &tx, with_keys ? &tk : NULL, &tm};
         uint32_t count;
@@ -275,7 +296,9 @@ static void planes(void **state) {
                         raw[j] = p[j];
                         raw_max = p[j] > raw_max ? p[j] : raw_max;
                         int64_t at = (((dims[0] > 1 ? b : 0) * dims[1] + (dims[1] > 1 ? h : 0)) * dims[2] +
-                                      (dims[2] > 1 ? i : 0)) * dims[3] + (dims[3] > 1 ? j : 0);
+                                      (dims[2] > 1 ? i : 0)) *
+                                         dims[3] +
+                                     (dims[3] > 1 ? j : 0);
                         if (boolean && !u[at])
                             p[j] = -INFINITY;
                         if (!boolean)

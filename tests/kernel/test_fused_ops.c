@@ -1,5 +1,5 @@
-/* The operators around the float kernels against plain formulas: linear, matmul, gemm, norms, embedding, softmax, packed
- * rows; on one and several threads. */
+/* The operators around the float kernels against plain formulas: linear, matmul, gemm, norms, embedding, softmax,
+ * packed rows; on one and several threads. */
 #include "kernel_test.h"
 
 #include "ops.h"
@@ -18,8 +18,13 @@ static enum lathe_status run_op(run_fn run, scratch_fn scratch, const struct lat
                                 const struct lathe_tensor *const *in, unsigned n_in, struct lathe_tensor *const *out,
                                 unsigned n_out, unsigned threads) {
     lathe_diag_reset(&diag);
-    struct lathe_op_call call = {.attrs = {attrs, attr_count}, .in = in, .out = out, .n_in = n_in, .n_out = n_out,
-                                 .kernels = &kernels, .diag = &diag};
+    struct lathe_op_call call = {.attrs = {attrs, attr_count},
+                                 .in = in,
+                                 .out = out,
+                                 .n_in = n_in,
+                                 .n_out = n_out,
+                                 .kernels = &kernels,
+                                 .diag = &diag};
     size_t n = scratch ? scratch(&call) / sizeof(float) : 0;
     enum lathe_status status = LATHE_OK;
     for (unsigned i = 0; i < threads; i++) {
@@ -33,10 +38,12 @@ static enum lathe_status run_op(run_fn run, scratch_fn scratch, const struct lat
     return status;
 }
 
-static unsigned threads(void) { return 1 + (unsigned)test_below(4); }
+static unsigned threads(void) {
+    return 1 + (unsigned)test_below(4);
+}
 
-#define IN(...) ((const struct lathe_tensor *const[]){__VA_ARGS__})
-#define OUT(...) ((struct lathe_tensor *const[]){__VA_ARGS__})
+#define IN(...)        ((const struct lathe_tensor *const[]){__VA_ARGS__})
+#define OUT(...)       ((struct lathe_tensor *const[]){__VA_ARGS__})
 #define F32(data, ...) ((struct lathe_tensor){data, LATHE_F32, sizeof((int64_t[]){__VA_ARGS__}) / 8, {__VA_ARGS__}})
 
 static struct lathe_attr attr_i(enum lathe_attr_key key, int64_t value) {
@@ -51,7 +58,8 @@ static void linear(void **state) {
     for (int round = 0; round < 60; round++) {
         int64_t b = 1 + (int64_t)test_below(3), s = 1 + (int64_t)test_below(20), k = 1 + (int64_t)test_below(70);
         int64_t n = 1 + (int64_t)test_below(70), m = b * s, panels = (n + 15) / 16;
-        float *x = guarded_floats((size_t)(m * k)), *w = guarded_floats((size_t)(k * n)), *bias = guarded_floats((size_t)n);
+        float *x = guarded_floats((size_t)(m * k)), *w = guarded_floats((size_t)(k * n)),
+              *bias = guarded_floats((size_t)n);
         float *r = guarded_floats((size_t)(m * n)), *y = guarded_floats((size_t)(m * n));
         float *p = guarded_floats((size_t)(panels * 16 * k)), *z = guarded_floats((size_t)(m * n));
         bool transposed = test_below(2), with_bias = test_below(2), with_residual = test_below(2);
@@ -160,15 +168,16 @@ static void gemm(void **state) {
     for (int round = 0; round < 60; round++) {
         int64_t m = 1 + (int64_t)test_below(20), n = 1 + (int64_t)test_below(40), k = 1 + (int64_t)test_below(20);
         int64_t cm = test_below(2) ? m : 1, cn = test_below(2) ? n : 1;
-        float *a = guarded_floats((size_t)(m * k)), *b = guarded_floats((size_t)(k * n)), *y = guarded_floats((size_t)(m * n));
+        float *a = guarded_floats((size_t)(m * k)), *b = guarded_floats((size_t)(k * n)),
+              *y = guarded_floats((size_t)(m * n));
         float *c = guarded_floats((size_t)(cm * cn));
         struct lathe_tensor A = F32(a, m, k), B = F32(b, n, k), C = F32(c, cm, cn), Y = F32(y, m, n);
         struct lathe_attr attrs[3] = {attr_f(LATHE_ATTR_ALPHA, 0.5), attr_f(LATHE_ATTR_BETA, 2),
                                       attr_i(LATHE_ATTR_TRANS_B, 1)};
         bool with_c = test_below(3) != 0;
-        assert_int_equal(run_op(lathe_run_gemm, lathe_scratch_gemm, attrs, 3, IN(&A, &B, with_c ? &C : NULL), 3,
-                                OUT(&Y), 1, 1),
-                         LATHE_OK);
+        assert_int_equal(
+            run_op(lathe_run_gemm, lathe_scratch_gemm, attrs, 3, IN(&A, &B, with_c ? &C : NULL), 3, OUT(&Y), 1, 1),
+            LATHE_OK);
         for (int64_t i = 0; i < m; i++)
             for (int64_t j = 0; j < n; j++) {
                 double sum = 0;
@@ -192,8 +201,8 @@ static void norms(void **state) {
     struct lathe_tensor X = F32(x, B, S, H), R = F32(r, B, S, H), Y = F32(y, B, S, H), T = F32(sum, B, S, H);
     struct lathe_tensor G = F32(g, H), Be = F32(b, H), M = F32(mean, B, S, 1), I = F32(inverse, B, S, 1);
     struct lathe_attr attrs[2] = {attr_f(LATHE_ATTR_EPSILON, 1e-5), attr_i(LATHE_ATTR_AXIS, 2)};
-    assert_int_equal(run_op(lathe_run_skip_layer_norm, NULL, attrs, 1, IN(&X, &R, &G, &Be), 4, OUT(&Y, &T), 2, threads()),
-                     LATHE_OK);
+    assert_int_equal(
+        run_op(lathe_run_skip_layer_norm, NULL, attrs, 1, IN(&X, &R, &G, &Be), 4, OUT(&Y, &T), 2, threads()), LATHE_OK);
     /* layer_norm of the sum, with and without the statistics */
     float *z = guarded_floats(B * S * H);
     struct lathe_tensor Z = F32(z, B, S, H);
@@ -231,12 +240,14 @@ static void embedding(void **state) {
     (void)state;
     enum { B = 2, S = 4, H = 24, V = 9, P = 8 };
     float *words = guarded_floats(V * H), *places = guarded_floats(P * H), *types = guarded_floats(H);
-    float *g = guarded_floats(H), *b = guarded_floats(H), *y = guarded_floats(B * S * H), *sum = guarded_floats(B * S * H);
+    float *g = guarded_floats(H), *b = guarded_floats(H), *y = guarded_floats(B * S * H),
+          *sum = guarded_floats(B * S * H);
     int64_t ids[B * S];
     for (int i = 0; i < B * S; i++)
         ids[i] = (int64_t)test_below(V);
     ids[3] = -1; /* the last row */
-    struct lathe_tensor W = F32(words, V, H), Pl = F32(places, P, H), Ty = F32(types, 1, H), G = F32(g, H), Be = F32(b, H);
+    struct lathe_tensor W = F32(words, V, H), Pl = F32(places, P, H), Ty = F32(types, 1, H), G = F32(g, H),
+                        Be = F32(b, H);
     struct lathe_tensor Id = {ids, LATHE_I64, 2, {B, S}}, Y = F32(y, B, S, H), T = F32(sum, B, S, H);
     int64_t offsets[3] = {0, 2, -1};
     struct lathe_attr attrs[2] = {attr_f(LATHE_ATTR_EPSILON, 1e-12),
@@ -260,7 +271,8 @@ static void embedding(void **state) {
         }
     }
     ids[5] = V;
-    assert_int_equal(run_op(lathe_run_embedding, NULL, attrs, 2, IN(&G, &Be, &W, &Id), 4, OUT(&Y), 1, 1), LATHE_INVALID);
+    assert_int_equal(run_op(lathe_run_embedding, NULL, attrs, 2, IN(&G, &Be, &W, &Id), 4, OUT(&Y), 1, 1),
+                     LATHE_INVALID);
     assert_non_null(strstr(diag.text, "9"));
     ids[5] = 0;
     offsets[1] = P - 1;
@@ -312,7 +324,8 @@ static void packed_rows(void **state) {
                                   attr_i(LATHE_ATTR_MASKED_ROW, LATHE_MASKED_ZERO)};
     assert_int_equal(run_op(lathe_run_row_map, NULL, attrs, 2, IN(&K), 1, OUT(&M), 1, 1), LATHE_OK);
     enum { R = 11 }; /* 3 keys and position 0; 6; position 0 */
-    float *x = guarded_floats(B * S * H), *p = guarded_floats(R * H), *y = guarded_floats(B * S * H), *t = guarded_floats(B * H);
+    float *x = guarded_floats(B * S * H), *p = guarded_floats(R * H), *y = guarded_floats(B * S * H),
+          *t = guarded_floats(B * H);
     struct lathe_tensor X = F32(x, B, S, H), P = F32(p, R, H), Y = F32(y, B, S, H), T = F32(t, B, H);
     assert_int_equal(run_op(lathe_run_pack_rows, NULL, NULL, 0, IN(&X, &M), 2, OUT(&P), 1, threads()), LATHE_OK);
     assert_int_equal(run_op(lathe_run_unpack_rows, NULL, NULL, 0, IN(&P, &M), 2, OUT(&Y), 1, threads()), LATHE_OK);

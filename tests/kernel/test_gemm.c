@@ -45,7 +45,8 @@ static double activate(enum lathe_activation activation, double alpha, double x)
 static void one_tile(const struct gemm_row *row, size_t m, size_t n, size_t k) {
     size_t lda = k + test_below(5), panels = (n + 15) / 16, ldc = n + test_below(7), ldr = n + test_below(3);
     float *a = guarded_floats(m * lda + 1), *packed = guarded_floats(m * k + 16), *w = guarded_floats(k * n + 1);
-    float *b = guarded_floats(panels * 16 * k + 1), *c = guarded_floats(m * ldc + 1), *before = guarded_floats(m * ldc + 1);
+    float *b = guarded_floats(panels * 16 * k + 1), *c = guarded_floats(m * ldc + 1),
+          *before = guarded_floats(m * ldc + 1);
     float *bias = guarded_floats(n), *residual = guarded_floats(m * ldr + 1);
     memcpy(before, c, (m * ldc + 1) * sizeof *c);
     row->pack_a(m, k, a, lda, packed);
@@ -60,7 +61,8 @@ static void one_tile(const struct gemm_row *row, size_t m, size_t n, size_t k) {
     }
     if (test_below(2))
         e.scale = 0.125f;
-    struct lathe_gemm_f32_tile tile = {m, n, k, packed, m, b, 16, 16 * k, c, ldc, accumulate, with_epilogue ? &e : NULL};
+    struct lathe_gemm_f32_tile tile = {m,      n, k,   packed, m, b,          16,
+                                       16 * k, c, ldc, NULL,   0, accumulate, with_epilogue ? &e : NULL};
     row->fn(&tile);
     for (size_t i = 0; i < m; i++)
         for (size_t j = 0; j < ldc; j++) {
@@ -123,7 +125,7 @@ static void exact(void **state) {
             w[i] = (float)((int)test_below(17) - 8);
         rows[r].pack_a(m, k, a, k, packed);
         lathe_pack_f32_n16(w, k, n, n, false, 0, 3, b);
-        struct lathe_gemm_f32_tile tile = {m, n, k, packed, m, b, 16, 16 * k, c, n, false, NULL};
+        struct lathe_gemm_f32_tile tile = {m, n, k, packed, m, b, 16, 16 * k, c, n, NULL, 0, false, NULL};
         rows[r].fn(&tile);
         for (size_t i = 0; i < m; i++)
             for (size_t j = 0; j < n; j++) {
@@ -179,7 +181,7 @@ static void run_team(const struct lathe_kernels *kernels, const struct lathe_gem
 
 static void products(void **state) {
     (void)state;
-    static const size_t shapes[][3] = {{1, 1, 1},    {1, 70, 1000}, {3, 33, 385},  {14, 48, 6000}, {15, 48, 6000},
+    static const size_t shapes[][3] = {{1, 1, 1},    {1, 70, 1000},  {3, 33, 385},   {14, 48, 6000}, {15, 48, 6000},
                                        {29, 65, 40}, {200, 32, 400}, {97, 300, 769}, {5, 40, 0},     {400, 17, 390}};
     uint64_t levels[ROWS];
     for (size_t r = 0; r < ROWS; r++)
@@ -192,11 +194,20 @@ static void products(void **state) {
         assert_ptr_equal(kernels.gemm_f32.fn, rows[r].fn);
         for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
             size_t m = shapes[s][0], n = shapes[s][1], k = shapes[s][2], panels = (n + 15) / 16;
-            float *a = guarded_floats(m * k + 1), *w = guarded_floats(k * n + 1), *b = guarded_floats(panels * 16 * k + 1);
+            float *a = guarded_floats(m * k + 1), *w = guarded_floats(k * n + 1),
+                  *b = guarded_floats(panels * 16 * k + 1);
             float *bias = guarded_floats(n), *c = guarded_floats(m * n), *d = guarded_floats(m * n);
             lathe_pack_f32_n16(w, k, n, n, false, 0, panels, b);
-            struct lathe_gemm_f32 p = {.m = m, .n = n, .k = k, .a = a, .a_row = k, .a_column = 1, .panels = b, .c = c,
-                                       .ldc = n, .epilogue = {.bias = bias, .activation = LATHE_ACT_GELU, .scale = 1}};
+            struct lathe_gemm_f32 p = {.m = m,
+                                       .n = n,
+                                       .k = k,
+                                       .a = a,
+                                       .a_row = k,
+                                       .a_column = 1,
+                                       .panels = b,
+                                       .c = c,
+                                       .ldc = n,
+                                       .epilogue = {.bias = bias, .activation = LATHE_ACT_GELU, .scale = 1}};
             run_team(&kernels, &p, 1);
             for (size_t i = 0; i < m; i += 1 + m / 7)
                 for (size_t j = 0; j < n; j += 1 + n / 9) {

@@ -9,12 +9,18 @@ struct unary_row {
     lathe_unary_f32_fn fn;
     uint64_t bits;
 };
-static double exact_gelu(double x) { return x <= 0 ? 0.5 * x * erfc(-x * 0.70710678118654752440) : x - 0.5 * x * erfc(x * 0.70710678118654752440); }
+static double exact_gelu(double x) {
+    return x <= 0 ? 0.5 * x * erfc(-x * 0.70710678118654752440) : x - 0.5 * x * erfc(x * 0.70710678118654752440);
+}
 static double exact_gelu_tanh(double x) {
     return x / (1 + exp(-2 * 0.79788456080286535588 * (x + 0.044715 * x * x * x)));
 }
-static double exact_silu(double x) { return x / (1 + exp(-x)); }
-static double exact_sigmoid(double x) { return 1 / (1 + exp(-x)); }
+static double exact_silu(double x) {
+    return x / (1 + exp(-x));
+}
+static double exact_sigmoid(double x) {
+    return 1 / (1 + exp(-x));
+}
 
 /* Bounds: error <= max(ulp of the result, absolute). */
 struct bound {
@@ -23,9 +29,12 @@ struct bound {
     double ulp, absolute, from, to;
 };
 static const struct bound bounds[] = {
-    {"gelu_f32", exact_gelu, 3, 1e-7, -12, 12},       {"gelu_tanh_f32", exact_gelu_tanh, 4, 2e-7, -12, 12},
-    {"silu_f32", exact_silu, 3, 1e-36, -100, 100},    {"tanh_f32", tanh, 2, 0, -12, 12},
-    {"exp_f32", exp, 2, 1e-44, -110, 88.7},           {"erf_f32", erf, 2, 0, -6, 6},
+    {"gelu_f32", exact_gelu, 3, 1e-7, -12, 12},
+    {"gelu_tanh_f32", exact_gelu_tanh, 4, 2e-7, -12, 12},
+    {"silu_f32", exact_silu, 3, 1e-36, -100, 100},
+    {"tanh_f32", tanh, 2, 0, -12, 12},
+    {"exp_f32", exp, 2, 1e-44, -110, 88.7},
+    {"erf_f32", erf, 2, 0, -6, 6},
     {"sigmoid_f32", exact_sigmoid, 3, 1e-37, -100, 100},
 };
 
@@ -119,12 +128,12 @@ static void unary_lengths(void **state) {
     }
 }
 
-#define EACH_LEVEL(kernels)                                                                                  \
-    static const uint64_t levels_[] = {0, LATHE_CPU_MASK(LATHE_CPU_AVX2) | LATHE_CPU_MASK(LATHE_CPU_FMA),    \
-                                       LATHE_CPU_MASK(LATHE_CPU_AVX2) | LATHE_CPU_MASK(LATHE_CPU_FMA) |      \
-                                           LATHE_CPU_MASK(LATHE_CPU_AVX512)};                                \
-    struct lathe_kernels kernels;                                                                            \
-    for (size_t level_ = 0; level_ < 3; level_++)                                                            \
+#define EACH_LEVEL(kernels)                                                                                            \
+    static const uint64_t levels_[] = {0, LATHE_CPU_MASK(LATHE_CPU_AVX2) | LATHE_CPU_MASK(LATHE_CPU_FMA),              \
+                                       LATHE_CPU_MASK(LATHE_CPU_AVX2) | LATHE_CPU_MASK(LATHE_CPU_FMA) |                \
+                                           LATHE_CPU_MASK(LATHE_CPU_AVX512)};                                          \
+    struct lathe_kernels kernels;                                                                                      \
+    for (size_t level_ = 0; level_ < 3; level_++)                                                                      \
         if (test_can_run(levels_[level_]) && (lathe_kernels_select(levels_[level_], &kernels), true))
 
 static void layer_norm(void **state) {
@@ -133,7 +142,8 @@ static void layer_norm(void **state) {
     EACH_LEVEL(kernels) {
         for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
             size_t n = sizes[s], rows = 3;
-            float *a = guarded_floats(rows * n), *r = guarded_floats(rows * n), *g = guarded_floats(n), *b = guarded_floats(n);
+            float *a = guarded_floats(rows * n), *r = guarded_floats(rows * n), *g = guarded_floats(n),
+                  *b = guarded_floats(n);
             float *y = guarded_floats(rows * n), *sum = guarded_floats(rows * n), *z = guarded_floats(n);
             float offset = (float)test_below(20);
             for (size_t i = 0; i < rows * n; i++)

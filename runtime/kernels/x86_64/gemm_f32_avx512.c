@@ -2,16 +2,16 @@
  * enough sums are in flight. */
 #include "vec_avx512.h"
 
-#define GEMM_MR 14
-#define GEMM_REACH 512 /* lines of B in flight, times the rows that use them */
+#define GEMM_MR                  14
+#define GEMM_REACH               512 /* lines of B in flight, times the rows that use them */
 #define GEMM_AHEAD(rows, panels) (GEMM_REACH / ((rows) * (panels)) < 16 ? 16 : GEMM_REACH / ((rows) * (panels)))
 #include "gemm_body.h"
 #include "gemm_pack_a_body.h"
 #include "kernel_rows.h"
 
-#define CASE(rows, width)             \
-    case rows:                        \
-        gemm_rows(rows, width, tile); \
+#define CASE(rows, width)                                                                                              \
+    case rows:                                                                                                         \
+        gemm_rows(rows, width, tile);                                                                                  \
         return;
 
 void lathe_gemm_f32_14x32__avx512(const struct lathe_gemm_f32_tile *tile) {

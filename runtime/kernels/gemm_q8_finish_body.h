@@ -1,0 +1,62 @@
+/* The epilogue of 8-bit products on the vector layer: from sums in a buffer to rows of c. */
+#ifndef LATHE_GEMM_Q8_FINISH_BODY_H
+#define LATHE_GEMM_Q8_FINISH_BODY_H
+
+#include "activate_body.h"
+#include "kernel_q8.h"
+
+/* `column`: of the tile, where the sums begin; c is the place of that column. */
+static inline __attribute__((always_inline)) void q8_finish_rows(enum lathe_activation activation, size_t rows,
+                                                                 size_t cols, size_t column, const int32_t *sums,
+                                                                 size_t ld, float *c, size_t ldc,
+                                                                 const struct lathe_gemm_q8_epilogue *e) {
+    for (size_t j = 0; j < cols; j += VN) {
+        size_t n = cols - j < VN ? cols - j : VN, at = column + j;
+        bool whole = n == VN;
+        vi w_sum = whole ? vi_load(e->w_sum + at) : vi_load_n(e->w_sum + at, n);
+        vf w_scale = whole ? v_load(e->w_scale + at) : v_load_n(e->w_scale + at, n), bias = v_set1(0.0f);
+        if (e->bias)
+            bias = whole ? v_load(e->bias + at) : v_load_n(e->bias + at, n);
+        for (size_t r = 0; r < rows; r++) {
+            vi sum = vi_sub(vi_load(sums + r * ld + j), vi_mul(vi_set1(e->zero[r]), w_sum));
+            vf x = v_from_i32(sum) * (v_set1(e->scale[r]) * w_scale);
+            if (e->bias)
+                x = x + bias;
+            x = v_activate(activation, e->alpha, x);
+            if (e->residual) {
+                const float *residual = e->residual + r * e->ldr + at;
+                x = x + (whole ? v_load(residual) : v_load_n(residual, n));
+            }
+            if (whole)
+                v_store(c + r * ldc + j, x);
+            else
+                v_store_n(c + r * ldc + j, x, n);
+        }
+    }
+}
+
+/* Sums of `cols` columns that begin at `column` of the tile. The buffer holds whole panels. */
+static __attribute__((noinline)) void q8_finish(const struct lathe_gemm_q8_tile *tile, size_t column, size_t cols,
+                                                const int32_t *sums, size_t ld) {
+    const struct lathe_gemm_q8_epilogue *e = tile->epilogue;
+    if (!e) {
+        for (size_t r = 0; r < tile->rows; r++)
+            for (size_t j = 0; j < cols; j += VN)
+                vi_store_n(tile->sums + r * tile->ldc + column + j, vi_load(sums + r * ld + j),
+                           cols - j < VN ? cols - j : VN);
+        return;
+    }
+    float *c = tile->c + column;
+    switch (e->activation) {
+    case LATHE_ACT_NONE:
+        q8_finish_rows(LATHE_ACT_NONE, tile->rows, cols, column, sums, ld, c, tile->ldc, e);
+        break;
+    case LATHE_ACT_GELU:
+        q8_finish_rows(LATHE_ACT_GELU, tile->rows, cols, column, sums, ld, c, tile->ldc, e);
+        break;
+    default:
+        q8_finish_rows(e->activation, tile->rows, cols, column, sums, ld, c, tile->ldc, e);
+        break;
+    }
+}
+#endif

@@ -1,0 +1,73 @@
+/* The 8-bit kernel families: rows of x as unsigned bytes with a scale and a zero point each, products with signed
+ * weights, exact in 32 bits on every instruction set.
+ *
+ * A row x of k elements: lo = min(x, 0), hi = max(x, 0); scale = (hi - lo) / levels, levels = 255 or 127;
+ * zero = round(-lo / scale), q = clamp(round(x / scale) + zero, 0, levels), x about (q - zero) * scale. Rounding goes
+ * half to even; the quotients are products with the f32 reciprocal of scale, and every row of the table takes the same
+ * f32 operations, so that q, scale and zero are equal bit for bit. A range of less than 1e-30 gives scale 1 and all
+ * zeros; a row with an infinity or a NaN, or whose range overflows, gives scale NaN and all zeros: its products are NaN.
+ *
+ * Weights w [k][n] lie in packing S8_N16K4: panels of 16 columns, [k/4][16][4], k padded with zeros to a multiple of 4
+ * and n to 16. Values of -127 to 127. Sums fit 32 bits up to k = LATHE_Q8_MAX_K. */
+#ifndef LATHE_KERNEL_Q8_H
+#define LATHE_KERNEL_Q8_H
+
+#include "ops_enums.h"
+#include "tensor.h"
+
+#define LATHE_Q8_MAX_K ((size_t)65793)
+
+/* `count` rows of k floats with stride ldx (floats) to bytes with stride ldq; bytes from k to the next multiple of 4 are
+ * zero, nothing behind them is written. */
+struct lathe_quantize_rows {
+    size_t count, k;
+    const float *x;
+    size_t ldx;
+    unsigned levels; /* 255 or 127 */
+    uint8_t *q;
+    size_t ldq;
+    float *scale;  /* [count] */
+    int32_t *zero; /* [count] */
+};
+typedef void (*lathe_quantize_rows_fn)(const struct lathe_quantize_rows *rows);
+
+/* y = act((sum - zero[r] * w_sum[j]) * (scale[r] * w_scale[j]) + bias[j]) + residual[r][j], each operation rounded. */
+struct lathe_gemm_q8_epilogue {
+    const float *scale;  /* [rows] */
+    const int32_t *zero; /* [rows] */
+    const float *w_scale;
+    const int32_t *w_sum;
+    const float *bias;     /* [cols] or NULL */
+    const float *residual; /* rows x cols with row stride ldr, or NULL */
+    size_t ldr;
+    enum lathe_activation activation;
+    float alpha; /* of quick_gelu */
+};
+
+/* c[r][j] = epilogue(sum over t of a[r][t] * w[t][j]) for up to MR rows and any number of panels. */
+struct lathe_gemm_q8_tile {
+    size_t rows, cols; /* rows <= MR; whole panels are read, `cols` columns are stored */
+    size_t k;          /* padded: a multiple of 4 */
+    const uint8_t *a;  /* rows with stride lda */
+    size_t lda;
+    const int8_t *b; /* panel p at b + p * panel_stride; packing S8_N16K4 has panel_stride 16 * k */
+    size_t panel_stride;
+    const int8_t *fetch; /* NULL, or what to bring into cache meanwhile: fetch_step bytes for every 4 steps of k, and the
+                            same panel_stride further for each panel that goes through the registers */
+    size_t fetch_step;
+    float *c; /* row stride ldc */
+    size_t ldc;
+    int32_t *sums; /* when epilogue is NULL: the exact sums, row stride ldc, and c is not used */
+    const struct lathe_gemm_q8_epilogue *epilogue;
+};
+typedef void (*lathe_gemm_q8_fn)(const struct lathe_gemm_q8_tile *tile);
+
+struct lathe_gemm_q8_kernel {
+    lathe_gemm_q8_fn fn;
+    unsigned mr, nr; /* as in struct lathe_gemm_f32_kernel */
+};
+
+/* Panels [first, last) of w (row-major [k][n], row stride ldw) into `out` = start of panel `first`. Plain C. */
+void lathe_pack_s8_n16k4(const int8_t *w, size_t k, size_t n, size_t ldw, size_t first_panel, size_t last_panel,
+                         int8_t *out);
+#endif
