@@ -42,27 +42,52 @@ enum lathe_status lathe_shape_rotary(struct shape_ctx *c) {
 }
 
 /* x [..,K], w [K,N] or [N,K], bias [N], residual [..,N]. */
-enum lathe_status lathe_shape_linear(struct shape_ctx *c) {
+/* Operand k, where it is there, is a vector of `size` elements. */
+static enum lathe_status need_vector(struct shape_ctx *c, uint32_t k, lathe_dim size) {
+    lathe_dim unused;
+    if (lathe_shape_in(c, k) == LATHE_NONE)
+        return LATHE_OK;
+    LATHE_TRY(lathe_shape_need_rank(c, k, 1, 1));
+    return lathe_shape_equal(c, lathe_value_dim(c->g, lathe_shape_in(c, k), 0), size, &unused);
+}
+
+/* x [..,K] times w [K,N], plus operand `bias` [N], plus operand `bias` + 1 [..,N]. */
+static enum lathe_status shape_product_of_rows(struct shape_ctx *c, uint32_t bias) {
     LATHE_TRY(lathe_shape_need_rank(c, 0, 1, LATHE_MAX_RANK));
     LATHE_TRY(lathe_shape_need_rank(c, 1, 2, 2));
     struct lathe_graph *g = c->g;
     bool trans = lathe_shape_attr_int(c, LATHE_ATTR_TRANS_B, 0) != 0;
     struct shape_dims out = lathe_shape_dims_of(c, lathe_shape_in(c, 0));
-    lathe_value_id w = lathe_shape_in(c, 1), bias = lathe_shape_in(c, 2), residual = lathe_shape_in(c, 3);
+    lathe_value_id w = lathe_shape_in(c, 1), residual = lathe_shape_in(c, bias + 1);
     lathe_dim unused, n = lathe_value_dim(g, w, trans ? 0 : 1);
     LATHE_TRY(lathe_shape_equal(c, out.d[out.rank - 1], lathe_value_dim(g, w, trans ? 1 : 0), &unused));
-    if (bias != LATHE_NONE) {
-        LATHE_TRY(lathe_shape_need_rank(c, 2, 1, 1));
-        LATHE_TRY(lathe_shape_equal(c, lathe_value_dim(g, bias, 0), n, &unused));
-    }
+    LATHE_TRY(need_vector(c, bias, n));
     out.d[out.rank - 1] = n;
     if (residual != LATHE_NONE) {
-        LATHE_TRY(lathe_shape_need_rank(c, 3, out.rank, out.rank));
+        LATHE_TRY(lathe_shape_need_rank(c, bias + 1, out.rank, out.rank));
         for (int i = 0; i < out.rank; i++)
             LATHE_TRY(lathe_shape_equal(c, out.d[i], lathe_value_dim(g, residual, i), &out.d[i]));
     }
     lathe_shape_set(c, 0, lathe_shape_value(c, 0)->dtype, &out);
     return LATHE_OK;
+}
+
+enum lathe_status lathe_shape_linear(struct shape_ctx *c) {
+    return shape_product_of_rows(c, 2);
+}
+
+enum lathe_status lathe_shape_linear_q8(struct shape_ctx *c) {
+    LATHE_TRY(shape_product_of_rows(c, 4));
+    bool trans = lathe_shape_attr_int(c, LATHE_ATTR_TRANS_B, 0) != 0;
+    lathe_value_id w = lathe_shape_in(c, 1);
+    lathe_dim k = lathe_value_dim(c->g, w, trans ? 1 : 0), n = lathe_value_dim(c->g, w, trans ? 0 : 1);
+    if (c->g->values[w].dtype != LATHE_I8)
+        return lathe_shape_fail(c, LATHE_MSG_OPERAND_TYPE, "the weights are not i8");
+    if (lathe_shape_in(c, 2) == LATHE_NONE || lathe_shape_in(c, 3) == LATHE_NONE)
+        return lathe_shape_fail(c, LATHE_MSG_SHAPE_MISMATCH, "the scales or sums of the weights are missing");
+    LATHE_TRY(need_vector(c, 2, n));
+    LATHE_TRY(need_vector(c, 3, n));
+    return need_vector(c, 6, k);
 }
 
 enum lathe_status lathe_shape_skip_layer_norm(struct shape_ctx *c) {
