@@ -67,7 +67,4 @@ struct lathe_gemm_q8_kernel {
     unsigned mr, nr; /* as in struct lathe_gemm_f32_kernel */
 };
 
-/* Panels [first, last) of w (row-major [k][n], row stride ldw) into `out` = start of panel `first`. Plain C. */
-void lathe_pack_s8_n16k4(const int8_t *w, size_t k, size_t n, size_t ldw, size_t first_panel, size_t last_panel,
-                         int8_t *out);
 #endif
