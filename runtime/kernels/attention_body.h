@@ -76,7 +76,13 @@ static void attention_mask(const struct attention_state *st, size_t q0, size_t n
     }
 }
 
-/* One vector of queries of the strip: the running maximum and sum move on, the strip becomes 2^(s scale - maximum), and
+/* e^(s scale - maximum) in base 2. The difference comes first: a mask constant such as -3.4e38 may be the maximum, and
+ * times log2(e) it would be -inf. */
+static inline vf attention_weight(const float *s, vf scale, vf minus_top) {
+    return v_exp2(v_fma(v_load(s), scale, minus_top) * v_set1(1.44269504f));
+}
+
+/* One vector of queries of the strip: the running maximum and sum move on, the strip becomes e^(s scale - maximum), and
  * the outputs so far are rescaled. Key j adds to partial sum j % 2 whatever lo is. */
 static inline void attention_softmax(float *strip, size_t lo, size_t hi, vf scale, bool first, float *max, float *sum,
                                      float *o, size_t dv) {
@@ -87,29 +93,31 @@ static inline void attention_softmax(float *strip, size_t lo, size_t hi, vf scal
     v_store(max, top);
     /* Without any key so far every exponent is -inf - 0. */
     top = v_select(v_lt(v_set1(-__builtin_inff()), top), top, v_set1(0.0f));
+    vf minus_top = v_set1(0.0f) - top;
     vf total[2] = {v_set1(0.0f), v_set1(0.0f)};
     size_t j = lo;
     if (j % 2 != 0 && j < hi) {
-        vf e = v_exp2(v_load(strip + j * AQ) * scale - top);
+        vf e = attention_weight(strip + j * AQ, scale, minus_top);
         v_store(strip + j * AQ, e);
         total[1] = e;
         j++;
     }
     for (; j + 2 <= hi; j += 2) {
-        vf e = v_exp2(v_load(strip + j * AQ) * scale - top), f = v_exp2(v_load(strip + (j + 1) * AQ) * scale - top);
+        vf e = attention_weight(strip + j * AQ, scale, minus_top);
+        vf f = attention_weight(strip + (j + 1) * AQ, scale, minus_top);
         v_store(strip + j * AQ, e);
         v_store(strip + (j + 1) * AQ, f);
         total[0] = total[0] + e;
         total[1] = total[1] + f;
     }
     if (j < hi) {
-        vf e = v_exp2(v_load(strip + j * AQ) * scale - top);
+        vf e = attention_weight(strip + j * AQ, scale, minus_top);
         v_store(strip + j * AQ, e);
         total[0] = total[0] + e;
     }
     vf all = total[0] + total[1];
     if (!first) {
-        vf shrink = v_exp2(before - top);
+        vf shrink = v_exp2((before - top) * v_set1(1.44269504f));
         all = v_fma(v_load(sum), shrink, all);
         for (size_t i = 0; i < dv; i++)
             v_store(o + i * AQ, v_load(o + i * AQ) * shrink);
@@ -140,10 +148,10 @@ static void attention_block(const struct attention_state *st, size_t g, size_t k
         tile.c = strip + from * AQ;
         ATTENTION_GEMM(&tile);
     }
-    vf scale = v_set1(args->scale * 1.44269504f); /* log2(e) */
+    vf scale = v_set1(args->scale);
     if (!plain) {
         attention_mask(st, q0, nq, key0, lo, hi);
-        scale = v_set1(1.44269504f);
+        scale = v_set1(1.0f);
     }
     float *o = st->o + g * AQ * args->dv;
     for (size_t q = 0; q < panels * 16; q += VN)
