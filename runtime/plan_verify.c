@@ -213,7 +213,7 @@ static enum lathe_status check_value(const struct checker *c, uint32_t index) {
         }
         int64_t bytes = lathe_shape_bytes((enum lathe_dtype)v->dtype, v->rank, dims);
         if (v->packing) {
-            size_t packed = v->rank == 2 && dims[0] >= 0 && dims[1] >= 0 && v->dtype == LATHE_F32
+            size_t packed = v->rank == 2 && dims[0] >= 0 && dims[1] >= 0 && v->dtype == lathe_packed_dtype(v->packing)
                                 ? lathe_packed_bytes(v->packing, (size_t)dims[0], (size_t)dims[1])
                                 : 0;
             if (packed == 0 && bytes != 0)

@@ -26,6 +26,29 @@ struct attention_state {
     float *k, *v, *strip;      /* of the block at hand */
 };
 
+/* strip[j][q] += bias[q][j] for keys [lo, hi), by VN x VN blocks turned in registers. */
+static void attention_add_bias(const float *bias, size_t ldb, size_t nq, size_t lo, size_t hi, float *strip) {
+    size_t j = lo;
+#if VN > 1
+    for (; j + VN <= hi; j += VN)
+        for (size_t q = 0; q < nq; q += VN) {
+            vf block[VN];
+#pragma GCC unroll 16
+            for (size_t i = 0; i < VN; i++)
+                block[i] = q + i < nq ? v_load(bias + (q + i) * ldb + j) : v_set1(0.0f);
+            v_transpose(block);
+#pragma GCC unroll 16
+            for (size_t i = 0; i < VN; i++) {
+                float *s = strip + (j + i) * AQ + q;
+                v_store(s, v_load(s) + block[i]);
+            }
+        }
+#endif
+    for (; j < hi; j++)
+        for (size_t q = 0; q < nq; q++)
+            strip[j * AQ + q] += bias[q * ldb + j];
+}
+
 /* The strip in place: s = softcap(s scale) + bias, -inf where a key is not allowed. Keys [lo, hi) of the block that
  * starts at key0. */
 static void attention_mask(const struct attention_state *st, size_t q0, size_t nq, size_t key0, size_t lo, size_t hi) {
@@ -44,11 +67,7 @@ static void attention_mask(const struct attention_state *st, size_t q0, size_t n
             }
     }
     if (args->bias)
-        for (size_t q = 0; q < nq; q++) {
-            const float *line = args->bias + (q0 + q) * args->ldb + key0;
-            for (size_t j = lo; j < hi; j++)
-                strip[j * AQ + q] += line[j];
-        }
+        attention_add_bias(args->bias + q0 * args->ldb + key0, args->ldb, nq, lo, hi, strip);
     if (args->allow)
         for (size_t q = 0; q < nq; q++) {
             const uint8_t *line = args->allow + (q0 + q) * args->ld_allow + key0;

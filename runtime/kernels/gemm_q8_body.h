@@ -13,9 +13,8 @@
 #define Q8_VP          (16 / VN) /* vectors a panel */
 #define Q8_MAX_VECTORS 8
 
-static inline __attribute__((always_inline)) void q8_panels(const size_t rows, const size_t panels,
-                                                            const struct lathe_gemm_q8_tile *tile, size_t column,
-                                                            size_t cols) {
+static inline __attribute__((always_inline)) void
+q8_panels(const size_t rows, const size_t panels, const struct lathe_gemm_q8_tile *tile, size_t column, size_t cols) {
     const size_t vectors = panels * Q8_VP;
     vi acc[Q8_MR][Q8_MAX_VECTORS];
 #pragma GCC unroll 16
@@ -69,7 +68,8 @@ static inline __attribute__((always_inline)) void q8_panels(const size_t rows, c
     q8_finish(tile, column, cols, sums, panels * 16);
 }
 
-/* All panels of a tile of `rows` rows (a constant after inlining), `width` at a time, the rest one by one or by twos. */
+/* All panels of a tile of `rows` rows (a constant after inlining), `width` at a time, the rest one by one or by twos.
+ */
 static inline __attribute__((always_inline)) void q8_rows(const size_t rows, const size_t width,
                                                           const struct lathe_gemm_q8_tile *tile) {
     for (size_t j = 0; j < tile->cols;) {
@@ -87,8 +87,8 @@ static inline __attribute__((always_inline)) void q8_rows(const size_t rows, con
     }
 }
 
-#define Q8_CASE(rows, width)        \
-    case rows:                      \
-        q8_rows(rows, width, tile); \
+#define Q8_CASE(rows, width)                                                                                           \
+    case rows:                                                                                                         \
+        q8_rows(rows, width, tile);                                                                                    \
         return;
 #endif

@@ -6,6 +6,7 @@
 #ifndef LATHE_KERNEL_H
 #define LATHE_KERNEL_H
 
+#include "kernel_q8.h"
 #include "ops_enums.h"
 #include "tensor.h"
 
@@ -94,9 +95,12 @@ struct lathe_kernels {
     lathe_attention_f32_fn attention_f32;
     lathe_unary_f32_fn gelu_f32, gelu_tanh_f32, silu_f32, tanh_f32, exp_f32, erf_f32, sigmoid_f32;
     lathe_binary_f32_fn binary_f32;
+    lathe_quantize_rows_fn quantize_rows;
+    struct lathe_gemm_q8_kernel gemm_u8s8; /* any bytes in A */
+    struct lathe_gemm_q8_kernel gemm_u7s8; /* A at most 127 */
     /* sizes for tile choice; from CPUID */
     size_t l1_bytes, l2_bytes;
-    const char *names[16]; /* of the chosen rows, in the order of the families above, for logs and bench */
+    const char *names[24]; /* of the chosen rows, in the order of the families above, for logs and bench */
     unsigned name_count;
 };
 
@@ -106,6 +110,8 @@ void lathe_kernels_select(uint64_t cpu_bits, struct lathe_kernels *out);
 /* ---- packing, plain C, used by the compiler (and by tests) */
 /* Bytes of w [k][n] in a packing; 0 on overflow or an unknown packing. */
 size_t lathe_packed_bytes(unsigned packing, size_t k, size_t n);
+/* Element type of a packing; LATHE_NO_DTYPE for rows, which have any, and unknown ones. */
+enum lathe_dtype lathe_packed_dtype(unsigned packing);
 /* Panels [first, last) of w (row-major [k][n], or [n][k] when `transposed`) into `out` = start of panel `first`. */
 void lathe_pack_f32_n16(const float *w, size_t k, size_t n, size_t ldw, bool transposed, size_t first_panel,
                         size_t last_panel, float *out);

@@ -5,7 +5,8 @@
  * zero = round(-lo / scale), q = clamp(round(x / scale) + zero, 0, levels), x about (q - zero) * scale. Rounding goes
  * half to even; the quotients are products with the f32 reciprocal of scale, and every row of the table takes the same
  * f32 operations, so that q, scale and zero are equal bit for bit. A range of less than 1e-30 gives scale 1 and all
- * zeros; a row with an infinity or a NaN, or whose range overflows, gives scale NaN and all zeros: its products are NaN.
+ * zeros; a row with an infinity or a NaN, or whose range overflows, gives scale NaN and all zeros: its products are
+ * NaN.
  *
  * Weights w [k][n] lie in packing S8_N16K4: panels of 16 columns, [k/4][16][4], k padded with zeros to a multiple of 4
  * and n to 16. Values of -127 to 127. Sums fit 32 bits up to k = LATHE_Q8_MAX_K. */
@@ -17,13 +18,14 @@
 
 #define LATHE_Q8_MAX_K ((size_t)65793)
 
-/* `count` rows of k floats with stride ldx (floats) to bytes with stride ldq; bytes from k to the next multiple of 4 are
- * zero, nothing behind them is written. */
+/* `count` rows of k floats with stride ldx (floats) to bytes with stride ldq; bytes from k to the next multiple of 4
+ * are zero, nothing behind them is written. */
 struct lathe_quantize_rows {
     size_t count, k;
     const float *x;
     size_t ldx;
-    unsigned levels; /* 255 or 127 */
+    const float *x_scale; /* [k]: what is quantized is x[r][i] * x_scale[i]; NULL: x */
+    unsigned levels;      /* 255 or 127 */
     uint8_t *q;
     size_t ldq;
     float *scale;  /* [count] */
@@ -52,8 +54,8 @@ struct lathe_gemm_q8_tile {
     size_t lda;
     const int8_t *b; /* panel p at b + p * panel_stride; packing S8_N16K4 has panel_stride 16 * k */
     size_t panel_stride;
-    const int8_t *fetch; /* NULL, or what to bring into cache meanwhile: fetch_step bytes for every 4 steps of k, and the
-                            same panel_stride further for each panel that goes through the registers */
+    const int8_t *fetch; /* NULL, or what to bring into cache meanwhile: fetch_step bytes for every 4 steps of k, and
+                            the same panel_stride further for each panel that goes through the registers */
     size_t fetch_step;
     float *c; /* row stride ldc */
     size_t ldc;

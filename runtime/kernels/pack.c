@@ -40,6 +40,19 @@ size_t lathe_packed_bytes(unsigned packing, size_t k, size_t n) {
     return bytes;
 }
 
+enum lathe_dtype lathe_packed_dtype(unsigned packing) {
+    switch (packing) {
+    case PACKING_F32_N16:
+        return LATHE_F32;
+    case PACKING_BF16_N16K2:
+        return LATHE_BF16;
+    case PACKING_S8_N16K4:
+        return LATHE_I8;
+    default:
+        return LATHE_NO_DTYPE;
+    }
+}
+
 void lathe_pack_f32_n16(const float *w, size_t k, size_t n, size_t ldw, bool transposed, size_t first_panel,
                         size_t last_panel, float *out) {
     for (size_t p = first_panel; p < last_panel; p++, out += k * 16) {

@@ -30,9 +30,10 @@ void lathe_quantize_rows_u8__c(const struct lathe_quantize_rows *rows) {
         uint8_t *q = rows->q + r * rows->ldq;
         float lo = 0, hi = 0, bad = 0;
         for (size_t i = 0; i < rows->k; i++) {
-            lo = v_min(x[i], lo);
-            hi = v_max(x[i], hi);
-            bad += x[i] * 0.0f;
+            float v = rows->x_scale ? x[i] * rows->x_scale[i] : x[i];
+            lo = v_min(v, lo);
+            hi = v_max(v, hi);
+            bad += v * 0.0f;
         }
         struct row_range range = row_range(lo, hi, bad, rows->levels);
         rows->scale[r] = range.scale;
@@ -40,7 +41,7 @@ void lathe_quantize_rows_u8__c(const struct lathe_quantize_rows *rows) {
         size_t padded = (rows->k + 3) / 4 * 4, i = 0;
         if (range.inverse != 0.0f)
             for (; i < rows->k; i++)
-                q[i] = quantized(x[i], &range, rows->levels);
+                q[i] = quantized(rows->x_scale ? x[i] * rows->x_scale[i] : x[i], &range, rows->levels);
         memset(q + i, 0, padded - i);
     }
 }

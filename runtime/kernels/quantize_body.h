@@ -11,7 +11,9 @@ struct row_range {
 };
 
 /* Nearest integer, half to even, for |x| < 2^22. */
-static inline int32_t nearest(float x) { return (int32_t)((x + 12582912.0f) - 12582912.0f); }
+static inline int32_t nearest(float x) {
+    return (int32_t)((x + 12582912.0f) - 12582912.0f);
+}
 
 /* lo <= 0 <= hi over the row's numbers; `bad` is NaN when one of them is not finite, else 0. */
 static inline struct row_range row_range(float lo, float hi, float bad, unsigned levels) {

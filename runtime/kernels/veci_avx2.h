@@ -6,12 +6,28 @@
 
 typedef __m256i vi;
 
-static inline vi vi_set1(int32_t x) { return _mm256_set1_epi32(x); }
-static inline vi vi_load(const int32_t *p) { return _mm256_loadu_si256((const __m256i *)(const void *)p); }
-static inline vi vi_load_n(const int32_t *p, size_t n) { return _mm256_maskload_epi32(p, v_first(n)); }
-static inline void vi_store(int32_t *p, vi x) { _mm256_storeu_si256((__m256i *)(void *)p, x); }
-static inline void vi_store_n(int32_t *p, vi x, size_t n) { _mm256_maskstore_epi32(p, v_first(n), x); }
-static inline vi vi_sub(vi a, vi b) { return _mm256_sub_epi32(a, b); }
-static inline vi vi_mul(vi a, vi b) { return _mm256_mullo_epi32(a, b); }
-static inline vf v_from_i32(vi x) { return _mm256_cvtepi32_ps(x); }
+static inline vi vi_set1(int32_t x) {
+    return _mm256_set1_epi32(x);
+}
+static inline vi vi_load(const int32_t *p) {
+    return _mm256_loadu_si256((const __m256i *)(const void *)p);
+}
+static inline vi vi_load_n(const int32_t *p, size_t n) {
+    return _mm256_maskload_epi32(p, v_first(n));
+}
+static inline void vi_store(int32_t *p, vi x) {
+    _mm256_storeu_si256((__m256i *)(void *)p, x);
+}
+static inline void vi_store_n(int32_t *p, vi x, size_t n) {
+    _mm256_maskstore_epi32(p, v_first(n), x);
+}
+static inline vi vi_sub(vi a, vi b) {
+    return _mm256_sub_epi32(a, b);
+}
+static inline vi vi_mul(vi a, vi b) {
+    return _mm256_mullo_epi32(a, b);
+}
+static inline vf v_from_i32(vi x) {
+    return _mm256_cvtepi32_ps(x);
+}
 #endif

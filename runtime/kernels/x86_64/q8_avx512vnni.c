@@ -10,11 +10,15 @@ static inline q8_a q8_load_a(const uint8_t *p) {
     memcpy(&four, p, 4);
     return _mm512_set1_epi32(four);
 }
-static inline q8_b q8_load_b(const int8_t *p) { return _mm512_loadu_si512(p); }
-static inline vi q8_dot(vi acc, q8_a a, q8_b b) { return _mm512_dpbusd_epi32(acc, a, b); }
+static inline q8_b q8_load_b(const int8_t *p) {
+    return _mm512_loadu_si512(p);
+}
+static inline vi q8_dot(vi acc, q8_a a, q8_b b) {
+    return _mm512_dpbusd_epi32(acc, a, b);
+}
 
-#define Q8_MR    14
-#define Q8_REACH 512 /* lines of B in flight, times the rows that use them */
+#define Q8_MR                  14
+#define Q8_REACH               512 /* lines of B in flight, times the rows that use them */
 #define Q8_AHEAD(rows, panels) (Q8_REACH / ((rows) * (panels)) < 16 ? 16 : Q8_REACH / ((rows) * (panels)))
 #include "gemm_q8_body.h"
 #include "kernel_rows.h"

@@ -1,0 +1,113 @@
+/* Blocking of 8-bit products. A block of quantized rows stays in the second cache while all panels pass by; K is never
+ * cut: a panel group is read line by line, each line once a tile, and the tiles of a block fetch the next group. */
+#include "gemm_q8_drive.h"
+
+#include "gemm_split.h"
+
+#define A_BYTES   ((size_t)256 << 10) /* quantized rows of a block */
+#define LEAST     ((size_t)16)        /* rows of a block, at least: no tile has more */
+#define W_COLUMNS ((size_t)64)        /* packed on the way at a time */
+
+static size_t minimum(size_t a, size_t b) {
+    return a < b ? a : b;
+}
+
+/* An odd number of cache lines, so that the rows of a tile spread over the sets of the first cache. */
+static size_t row_bytes(size_t k) {
+    return ((k + 63) / 64 | 1) * 64;
+}
+
+static size_t block_rows(size_t m, size_t k) {
+    size_t rows = A_BYTES / row_bytes(k);
+    return minimum(m, rows < LEAST ? LEAST : rows);
+}
+
+size_t lathe_gemm_q8_scratch(size_t m, size_t n, size_t k, bool packed) {
+    if (k > LATHE_Q8_MAX_K)
+        return SIZE_MAX;
+    size_t rows = block_rows(m, k),
+           bytes = rows * row_bytes(k) + (rows * (sizeof(float) + sizeof(int32_t)) + 63) / 64 * 64;
+    return bytes + (packed ? 0 : minimum((n + 15) / 16 * 16, W_COLUMNS) * ((k + 3) / 4 * 4));
+}
+
+struct block {
+    const struct lathe_gemm_q8 *product;
+    const struct lathe_gemm_q8_kernel *kernel;
+    size_t m0, m1;
+    const uint8_t *a;
+    const float *scale;
+    const int32_t *zero;
+};
+
+/* Columns [n0, n1) of a block; `panels` begins with column n0. */
+static void run_block(const struct block *block, size_t n0, size_t n1, const int8_t *panels) {
+    const struct lathe_gemm_q8 *p = block->product;
+    size_t rows = block->m1 - block->m0, tiles = (rows + block->kernel->mr - 1) / block->kernel->mr;
+    size_t k = (p->k + 3) / 4 * 4, lda = row_bytes(p->k);
+    struct lathe_gemm_q8_epilogue e = p->epilogue;
+    struct lathe_gemm_q8_tile tile = {.k = k, .lda = lda, .panel_stride = 16 * k, .ldc = p->ldy, .epilogue = &e};
+    size_t group = tiles == 1 ? n1 - n0 : block->kernel->nr;
+    for (size_t j = n0; j < n1; j += group) {
+        tile.cols = minimum(group, n1 - j);
+        tile.b = panels + (j - n0) * k;
+        e.w_scale = p->epilogue.w_scale + j;
+        e.w_sum = p->epilogue.w_sum + j;
+        e.bias = p->epilogue.bias ? p->epilogue.bias + j : NULL;
+        for (size_t i = 0; i < tiles; i++) {
+            size_t from = rows * i / tiles, to = rows * (i + 1) / tiles, row = block->m0 + from;
+            tile.rows = to - from;
+            tile.a = block->a + from * lda;
+            tile.c = p->y + row * p->ldy + j;
+            if (tiles > 1) {
+                /* Each tile fetches its part of the next group. */
+                tile.fetch = tile.b + group * k + k * 16 / tiles * i / 64 * 64;
+                tile.fetch_step = 64 / tiles;
+            }
+            e.scale = block->scale + from;
+            e.zero = block->zero + from;
+            e.residual = p->epilogue.residual ? p->epilogue.residual + row * e.ldr + j : NULL;
+            block->kernel->fn(&tile);
+        }
+    }
+}
+
+void lathe_gemm_q8_team(const struct lathe_kernels *kernels, const struct lathe_gemm_q8 *p,
+                        const struct lathe_team *team, void *scratch) {
+    struct block block = {.product = p, .kernel = p->levels > 127 ? &kernels->gemm_u8s8 : &kernels->gemm_u7s8};
+    struct lathe_gemm_split split = {p->m, p->n, block.kernel->nr / 16, 3, 8};
+    struct lathe_gemm_part part = lathe_gemm_part_of(&split, team);
+    if (part.m0 == part.m1 || part.n0 == part.n1)
+        return;
+    size_t most = block_rows(p->m, p->k), k = (p->k + 3) / 4 * 4;
+    uint8_t *a = scratch;
+    float *scale = (float *)(void *)(a + most * row_bytes(p->k));
+    int32_t *zero = (int32_t *)(void *)(scale + most);
+    int8_t *w = (int8_t *)scale + (most * (sizeof *scale + sizeof *zero) + 63) / 64 * 64;
+    block.a = a;
+    block.scale = scale;
+    block.zero = zero;
+    for (block.m0 = part.m0; block.m0 < part.m1; block.m0 = block.m1) {
+        block.m1 = minimum(part.m1, block.m0 + most);
+        struct lathe_quantize_rows rows = {.count = block.m1 - block.m0,
+                                           .k = p->k,
+                                           .x = p->x + block.m0 * p->ldx,
+                                           .ldx = p->ldx,
+                                           .x_scale = p->x_scale,
+                                           .levels = p->levels,
+                                           .q = a,
+                                           .ldq = row_bytes(p->k),
+                                           .scale = scale,
+                                           .zero = zero};
+        kernels->quantize_rows(&rows);
+        if (p->panels) {
+            run_block(&block, part.n0, part.n1, p->panels + part.n0 * k);
+            continue;
+        }
+        for (size_t j = part.n0; j < part.n1; j += W_COLUMNS) {
+            size_t end = minimum(part.n1, j + W_COLUMNS);
+            lathe_pack_s8_n16k4(p->w, p->k, p->n, p->transposed ? p->k : p->n, p->transposed, j / 16, (end + 15) / 16,
+                                w);
+            run_block(&block, j, end, w);
+        }
+    }
+}

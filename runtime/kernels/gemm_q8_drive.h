@@ -1,0 +1,29 @@
+/* 8-bit products of any size: rows of x are quantized block by block into the caller's scratch and multiplied by the
+ * tiles of a gemm_q8 row. A row of y has the same bits whatever the other rows, the blocks and the number of threads
+ * are. */
+#ifndef LATHE_GEMM_Q8_DRIVE_H
+#define LATHE_GEMM_Q8_DRIVE_H
+
+#include "kernel.h"
+
+struct lathe_gemm_q8 {
+    size_t m, n, k;
+    const float *x; /* rows of k with stride ldx */
+    size_t ldx;
+    const float *x_scale; /* [k] or NULL */
+    unsigned levels;      /* 255 or 127 */
+    const int8_t
+        *panels; /* w in packing S8_N16K4, or NULL: then element (t, j) at w[t * n + j], transposed w[j * k + t] */
+    const int8_t *w;
+    bool transposed;
+    float *y; /* m x n with row stride ldy; no part of an operand */
+    size_t ldy;
+    struct lathe_gemm_q8_epilogue epilogue; /* of the whole product; scale and zero are set here */
+};
+
+/* Bytes that each thread needs; SIZE_MAX when that does not fit. */
+size_t lathe_gemm_q8_scratch(size_t m, size_t n, size_t k, bool packed);
+/* The calling thread's part of the product; k <= LATHE_Q8_MAX_K. */
+void lathe_gemm_q8_team(const struct lathe_kernels *kernels, const struct lathe_gemm_q8 *product,
+                        const struct lathe_team *team, void *scratch);
+#endif

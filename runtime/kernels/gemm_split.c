@@ -1,0 +1,30 @@
+/* The grid of parts of a product, tm x tn = threads. */
+#include "gemm_split.h"
+
+static size_t minimum(size_t a, size_t b) {
+    return a < b ? a : b;
+}
+
+struct lathe_gemm_part lathe_gemm_part_of(const struct lathe_gemm_split *s, const struct lathe_team *team) {
+    size_t panels = (s->n + 15) / 16;
+    unsigned tm = 1;
+    uint64_t least = UINT64_MAX;
+    for (unsigned by = 1; by <= team->count; by++) {
+        if (team->count % by != 0)
+            continue;
+        unsigned tn = team->count / by;
+        uint64_t rows = (s->m + by - 1) / by, width = (panels + tn - 1) / tn;
+        uint64_t cost = 2 * rows * width + s->row_cost * rows + s->panel_cost * width;
+        if (cost < least) {
+            least = cost;
+            tm = by;
+        }
+    }
+    unsigned tn = team->count / tm, im = team->index % tm, in = team->index / tm;
+    /* Whole groups for each thread when there are many. */
+    size_t unit = panels >= 16 * (size_t)tn ? s->group : 1, units = (panels + unit - 1) / unit;
+    return (struct lathe_gemm_part){.m0 = s->m * im / tm,
+                                    .m1 = s->m * (im + 1) / tm,
+                                    .n0 = minimum(s->n, units * in / tn * unit * 16),
+                                    .n1 = minimum(s->n, units * (in + 1) / tn * unit * 16)};
+}

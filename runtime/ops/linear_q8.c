@@ -1,0 +1,86 @@
+/* linear_q8: act(x w + bias) + residual with the rows of x and the columns of w in 8 bits. */
+#include "gemm_q8_drive.h"
+#include "op_util.h"
+#include "ops.h"
+
+enum packing {
+#define PACKING(number, name, text) PACKING_##name = number,
+#include "packing.def"
+#undef PACKING
+};
+
+enum { X, W, W_SCALE, W_SUM, BIAS, RESIDUAL, X_SCALE, OPERANDS };
+static const enum lathe_dtype operand_type[OPERANDS] = {LATHE_F32, LATHE_I8,  LATHE_F32, LATHE_I32,
+                                                        LATHE_F32, LATHE_F32, LATHE_F32};
+
+static bool has_count(const struct lathe_tensor *t, int64_t count, bool needed) {
+    return t ? lathe_tensor_count(t) == count : !needed;
+}
+
+/* Sizes and operands of the product, without kernels and epilogue's attributes. */
+static bool product_of(const struct lathe_op_call *call, struct lathe_gemm_q8 *p) {
+    const struct lathe_tensor *x = lathe_operand(call, X), *w = lathe_operand(call, W), *y = call->out[0];
+    if (!x || !w || !y || x->rank < 1 || y->rank != x->rank)
+        return false;
+    int64_t k = x->dims[x->rank - 1], n = y->dims[y->rank - 1], m = lathe_count_range(y, 0, y->rank - 1);
+    bool packed = lathe_attr_int(&call->attrs, LATHE_ATTR_PACKING, PACKING_ROWS) == PACKING_S8_N16K4;
+    const struct lathe_tensor *bias = lathe_operand(call, BIAS), *residual = lathe_operand(call, RESIDUAL);
+    const struct lathe_tensor *x_scale = lathe_operand(call, X_SCALE);
+    if (lathe_count_range(x, 0, x->rank - 1) != m || !has_count(packed ? NULL : w, k * n, !packed) ||
+        !has_count(lathe_operand(call, W_SCALE), n, true) || !has_count(lathe_operand(call, W_SUM), n, true) ||
+        !has_count(bias, n, false) || !has_count(residual, m * n, false) || !has_count(x_scale, k, false))
+        return false;
+    *p = (struct lathe_gemm_q8){.m = (size_t)m,
+                                .n = (size_t)n,
+                                .k = (size_t)k,
+                                .x = x->data,
+                                .ldx = (size_t)k,
+                                .x_scale = x_scale ? x_scale->data : NULL,
+                                .panels = packed ? w->data : NULL,
+                                .w = packed ? NULL : w->data,
+                                .transposed = lathe_attr_int(&call->attrs, LATHE_ATTR_TRANS_B, 0) != 0,
+                                .y = y->data,
+                                .ldy = (size_t)n,
+                                .epilogue = {.w_scale = call->in[W_SCALE]->data,
+                                             .w_sum = call->in[W_SUM]->data,
+                                             .bias = bias ? bias->data : NULL,
+                                             .residual = residual ? residual->data : NULL,
+                                             .ldr = (size_t)n}};
+    return true;
+}
+
+size_t lathe_scratch_linear_q8(const struct lathe_op_call *call) {
+    struct lathe_gemm_q8 p;
+    if (!product_of(call, &p) || p.k > LATHE_Q8_MAX_K)
+        return 0;
+    bool packed = lathe_attr_int(&call->attrs, LATHE_ATTR_PACKING, PACKING_ROWS) == PACKING_S8_N16K4;
+    return lathe_gemm_q8_scratch(p.m, p.n, p.k, packed);
+}
+
+enum lathe_status lathe_run_linear_q8(const struct lathe_op_call *call) {
+    struct lathe_gemm_q8 p;
+    if (!product_of(call, &p))
+        return lathe_bad_shape(call, "linear_q8");
+    for (unsigned i = 0; i < OPERANDS; i++) {
+        const struct lathe_tensor *t = lathe_operand(call, i);
+        if (t && t->dtype != operand_type[i])
+            return lathe_no_dtype(call, "linear_q8", t->dtype);
+    }
+    int64_t packing = lathe_attr_int(&call->attrs, LATHE_ATTR_PACKING, PACKING_ROWS);
+    if (packing != PACKING_ROWS && packing != PACKING_S8_N16K4)
+        return lathe_fail(call->diag, LATHE_MSG_OP_ATTRIBUTE,
+                          "linear_q8: no implementation for weights of packing %lld", (long long)packing);
+    int64_t bits = lathe_attr_int(&call->attrs, LATHE_ATTR_BITS, 8);
+    if (bits != 8 && bits != 7)
+        return lathe_fail(call->diag, LATHE_MSG_OP_ATTRIBUTE, "linear_q8: bits is %lld, not 8 or 7", (long long)bits);
+    if (p.k > LATHE_Q8_MAX_K)
+        return lathe_fail(call->diag, LATHE_MSG_OP_ATTRIBUTE,
+                          "linear_q8: sums of %zu products may not fit 32 bits, at most "
+                          "%zu",
+                          p.k, LATHE_Q8_MAX_K);
+    p.levels = bits == 8 ? 255 : 127;
+    p.epilogue.activation = (enum lathe_activation)lathe_attr_int(&call->attrs, LATHE_ATTR_ACTIVATION, 0);
+    p.epilogue.alpha = (float)lathe_attr_float(&call->attrs, LATHE_ATTR_ALPHA, 1.702);
+    lathe_gemm_q8_team(call->kernels, &p, &call->team, call->scratch);
+    return LATHE_OK;
+}
