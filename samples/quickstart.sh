@@ -56,6 +56,6 @@ esac
 
 show() { printf '\n$ %s\n' "$*"; "$@"; }
 show "$lathe" compile "$model" -o "$out/$name.lathe" ${config:+--labels "$config"} \
-  --report "$out/$name.html" --report "$out/$name.json" --report -
+  --report "$out/$name.html" --report "$out/$name.json"
 show "build/samples/$program" "$out/$name.lathe" "samples/data/$name.tsv"
 printf '\nThe artifact is %s, the report %s (and .json).\n' "$out/$name.lathe" "$out/$name.html"
