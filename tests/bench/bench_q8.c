@@ -1,0 +1,318 @@
+/* Micro-benchmark of the 8-bit rows of the kernel table: the peak of each row's scheme measured (how many 8-bit
+ * multiply-adds its instructions do when nothing else stands in their way), then what share of it is reached.
+ *
+ *   bench_q8 [--threads N] [--seconds X] [--only WORD] [--tiles]
+ *
+ * Peaks are those of one core, best of several short runs, times the threads. Layers go through the blocked product
+ * with the whole team, rows quantized and all epilogues done; their weights rotate through 64 MB, so that small row
+ * counts read memory as a model does ("stream"), or stay the same ("warm"). */
+#include "cpu.h"
+#include "gemm_q8_drive.h"
+#include "kernel_rows.h"
+#include "target.h"
+#include "threads.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static double seconds_each = 0.1;
+static unsigned thread_count;
+static const char *only;
+static bool tiles;
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void *memory(size_t bytes) {
+    void *p = aligned_alloc(64, (bytes + 63) / 64 * 64 + 64);
+    if (!p) {
+        fprintf(stderr, "no memory\n");
+        exit(1);
+    }
+    uint32_t seed = 1, *words = p;
+    for (size_t i = 0; i < (bytes + 3) / 4; i++)
+        words[i] = (seed = seed * 1664525u + 1013904223u);
+    return p;
+}
+
+static float *floats(size_t n) {
+    float *f = memory(n * sizeof *f);
+    for (size_t i = 0; i < n; i++) {
+        int32_t bits;
+        memcpy(&bits, &f[i], 4);
+        f[i] = (float)bits * 0x1p-31f;
+    }
+    return f;
+}
+
+/* Best seconds of one call of fn, repeated until the time is up. */
+static double best_of(void (*fn)(void *), void *user) {
+    fn(user);
+    double best = 1e30, end = now() + seconds_each;
+    unsigned batch = 1;
+    do {
+        double start = now();
+        for (unsigned i = 0; i < batch; i++)
+            fn(user);
+        double took = (now() - start) / batch;
+        best = took < best ? took : best;
+        if (took * batch < 20e-6)
+            batch *= 2;
+    } while (now() < end);
+    return best;
+}
+
+/* ---- peaks: 12 sums, operands that stay in registers */
+#define STEPS 20000
+#define EACH  _Pragma("GCC unroll 12") for (int i = 0; i < 12; i++)
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#define PEAK(name, isa, type, zero, setup, dot)                                                                        \
+    __attribute__((target(isa), noinline)) static void name(void *user) {                                              \
+        (void)user;                                                                                                    \
+        type acc[12], a = zero, b = zero;                                                                              \
+        EACH acc[i] = zero;                                                                                            \
+        __asm__ volatile("" : "+x"(a), "+x"(b));                                                                       \
+        setup;                                                                                                         \
+        for (int k = 0; k < STEPS; k++) {                                                                              \
+            EACH acc[i] = dot;                                                                                         \
+            __asm__ volatile(""                                                                                        \
+                             : "+x"(acc[0]), "+x"(acc[1]), "+x"(acc[2]), "+x"(acc[3]), "+x"(acc[4]), "+x"(acc[5]),     \
+                               "+x"(acc[6]), "+x"(acc[7]), "+x"(acc[8]), "+x"(acc[9]), "+x"(acc[10]), "+x"(acc[11]));  \
+            __asm__ volatile("" : "+x"(a), "+x"(b));                                                                   \
+        }                                                                                                              \
+    }
+PEAK(peak_vnni512, "avx512f,avx512bw,avx512vnni", __m512i, _mm512_setzero_si512(), , _mm512_dpbusd_epi32(acc[i], a, b))
+PEAK(peak_pairs512, "avx512f,avx512bw", __m512i, _mm512_setzero_si512(), __m512i one = _mm512_set1_epi16(1),
+     _mm512_add_epi32(acc[i], _mm512_madd_epi16(_mm512_maddubs_epi16(a, b), one)))
+PEAK(peak_pairs256, "avx2", __m256i, _mm256_setzero_si256(), __m256i one = _mm256_set1_epi16(1),
+     _mm256_add_epi32(acc[i], _mm256_madd_epi16(_mm256_maddubs_epi16(a, b), one)))
+/* two products of 16 bits in place of one of 8 */
+PEAK(peak_wide512, "avx512f,avx512bw", __m512i, _mm512_setzero_si512(), ,
+     _mm512_add_epi32(_mm512_add_epi32(acc[i], _mm512_madd_epi16(a, b)), _mm512_madd_epi16(b, a)))
+PEAK(peak_wide256, "avx2", __m256i, _mm256_setzero_si256(), ,
+     _mm256_add_epi32(_mm256_add_epi32(acc[i], _mm256_madd_epi16(a, b)), _mm256_madd_epi16(b, a)))
+#endif
+
+static void peak_plain(void *user) {
+    volatile int32_t *x = user;
+    int32_t acc[12] = {0}, a = x[0], b = x[1];
+    for (int k = 0; k < STEPS; k++)
+        EACH {
+            acc[i] += a * b;
+            __asm__ volatile("" : "+r"(acc[i]));
+        }
+}
+
+/* Multiply-adds a second of one core, in the scheme of a row. */
+static double peak_of(const char *family, uint64_t bits) {
+    int32_t two[2] = {0, 0};
+    double lanes = 1.0 / 4;
+    void (*fn)(void *) = peak_plain;
+#if defined(__x86_64__)
+    bool seven = strcmp(family, "gemm_u7s8") == 0;
+    if (bits & LATHE_CPU_MASK(LATHE_CPU_AVX512_VNNI)) {
+        fn = peak_vnni512;
+        lanes = 16;
+    } else if (bits & LATHE_CPU_MASK(LATHE_CPU_AVX512)) {
+        fn = seven ? peak_pairs512 : peak_wide512;
+        lanes = 16;
+    } else if (bits & LATHE_CPU_MASK(LATHE_CPU_AVX2)) {
+        fn = seven ? peak_pairs256 : peak_wide256;
+        lanes = 8;
+    }
+#endif
+    return lanes * 4 * 12 * STEPS / best_of(fn, two);
+}
+
+/* ---- tiles, operands in the second cache */
+struct tile_user {
+    lathe_gemm_q8_fn fn;
+    struct lathe_gemm_q8_tile tile;
+};
+static void run_tile(void *user) {
+    struct tile_user *u = user;
+    u->fn(&u->tile);
+}
+
+static void gemm_tiles(const char *family, lathe_gemm_q8_fn fn, uint64_t bits, unsigned mr, unsigned nr) {
+    double peak = peak_of(family, bits);
+    size_t k = 768, cols = 192;
+    uint8_t *a = memory(mr * k);
+    int8_t *b = memory((cols + 64) * k);
+    float *c = floats(mr * cols), *ones = floats(cols);
+    int32_t *zero = memory(cols * 4);
+    for (size_t i = 0; i < mr * k; i++)
+        a[i] &= 127;
+    struct lathe_gemm_q8_epilogue e = {.scale = ones, .zero = zero, .w_scale = ones, .w_sum = zero};
+    for (unsigned rows = 1; rows <= mr; rows++) {
+        struct tile_user u = {fn,
+                              {.rows = rows,
+                               .cols = cols,
+                               .k = k,
+                               .a = a,
+                               .lda = k + 64,
+                               .b = b,
+                               .panel_stride = 16 * k,
+                               .c = c,
+                               .ldc = cols,
+                               .epilogue = &e}};
+        u.tile.lda = k;
+        double t = best_of(run_tile, &u), rate = (double)rows * (double)cols * (double)k / t;
+        printf("  tile %2u x %2zu x %zu %26.1f GOPS %5.1f %%\n", rows, cols, k, 2 * rate / 1e9, 100 * rate / peak);
+    }
+    (void)nr;
+    free(a);
+    free(b);
+    free(c);
+    free(ones);
+    free(zero);
+}
+
+/* ---- layers over the team */
+struct layer_user {
+    struct lathe_pool *pool;
+    struct lathe_kernels kernels;
+    struct lathe_gemm_q8 product;
+    const int8_t *weights;
+    size_t count, next, stride;
+    void *scratch[64];
+};
+static void layer_part(void *user, const struct lathe_team *team) {
+    struct layer_user *u = user;
+    lathe_gemm_q8_team(&u->kernels, &u->product, team, u->scratch[team->index]);
+}
+static void run_layer(void *user) {
+    struct layer_user *u = user;
+    u->product.panels = u->weights + u->next * u->stride;
+    u->next = (u->next + 1) % u->count;
+    lathe_pool_run(u->pool, layer_part, u);
+}
+
+static void layers(struct lathe_pool *pool, const char *family, const char *name, uint64_t bits) {
+    static const size_t shapes[][2] = {{768, 768}, {768, 3072}, {3072, 768}, {384, 384}, {384, 1536}, {1536, 384}};
+    static const size_t rows[] = {1, 8, 16, 32, 64, 128, 512};
+    double peak = peak_of(family, bits) * thread_count;
+    printf("%s by %s, %u threads, peak %.0f GOPS\n", family, name, thread_count, 2 * peak / 1e9);
+    struct layer_user u = {.pool = pool};
+    lathe_kernels_select(bits, &u.kernels);
+    size_t total = (size_t)64 << 20;
+    int8_t *weights = memory(total);
+    float *w_scale = floats(4096), *bias = floats(4096);
+    int32_t *w_sum = memory(4096 * 4);
+    for (size_t i = 0; i < total; i++)
+        weights[i] = weights[i] == -128 ? 0 : weights[i];
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+        for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+            size_t m = rows[r], k = shapes[s][0], n = shapes[s][1];
+            float *x = floats(m * k), *y = floats(m * n);
+            for (unsigned i = 0; i < thread_count; i++)
+                u.scratch[i] = memory(lathe_gemm_q8_scratch(m, n, k, true));
+            u.weights = weights;
+            u.stride = k * n;
+            u.next = 0;
+            u.product = (struct lathe_gemm_q8){.m = m,
+                                               .n = n,
+                                               .k = k,
+                                               .x = x,
+                                               .ldx = k,
+                                               .y = y,
+                                               .ldy = n,
+                                               .levels = strcmp(family, "gemm_u7s8") == 0 ? 127 : 255,
+                                               .epilogue = {.w_scale = w_scale,
+                                                            .w_sum = w_sum,
+                                                            .bias = bias,
+                                                            .activation = n > k ? LATHE_ACT_GELU : LATHE_ACT_NONE}};
+            double work = (double)m * (double)n * (double)k;
+            u.count = 1;
+            double warm = best_of(run_layer, &u);
+            u.count = total / u.stride;
+            double t = best_of(run_layer, &u);
+            printf("  %4zu x %4zu x %4zu%s warm %8.1f us %5.1f %%   stream %8.1f us %5.1f %% %7.0f GOPS %6.1f GB/s of "
+                   "weights\n",
+                   m, k, n, n > k ? " gelu" : "     ", warm * 1e6, 100 * work / warm / peak, t * 1e6,
+                   100 * work / t / peak, 2 * work / t / 1e9, (double)(k * n) / t / 1e9);
+            for (unsigned i = 0; i < thread_count; i++)
+                free(u.scratch[i]);
+            free(x);
+            free(y);
+        }
+    free(weights);
+    free(w_scale);
+    free(bias);
+    free(w_sum);
+}
+
+/* ---- rows on one core */
+static lathe_quantize_rows_fn quantize_fn;
+static void run_quantize(void *user) {
+    quantize_fn(user);
+}
+static void quantizes(const char *name, lathe_quantize_rows_fn fn) {
+    float *x = floats(16 * 768), scale[16];
+    int32_t zero[16];
+    uint8_t *q = memory(16 * 768);
+    struct lathe_quantize_rows rows = {16, 768, x, 768, NULL, 255, q, 768, scale, zero};
+    quantize_fn = fn;
+    printf("%-34s %6.3f ns an element, rows of 768\n", name, best_of(run_quantize, &rows) / (16 * 768) * 1e9);
+    free(x);
+    free(q);
+}
+
+/* `--only` is looked for in "family/name". */
+static bool wanted(const char *family, const char *name, uint64_t bits) {
+    char both[160];
+    snprintf(both, sizeof both, "%s/%s", family, name);
+    return (lathe_cpu_bits() & bits) == bits && (!only || strstr(both, only));
+}
+
+static void one_row(struct lathe_pool *pool, const char *family, const char *name, lathe_gemm_q8_fn fn, uint64_t bits,
+                    unsigned mr, unsigned nr) {
+    if (!wanted(family, name, bits))
+        return;
+    layers(pool, family, name, bits);
+    if (tiles)
+        gemm_tiles(family, fn, bits, mr, nr);
+}
+
+int main(int argc, char **argv) {
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--tiles") == 0)
+            tiles = true;
+        else if (i + 1 < argc && strcmp(argv[i], "--threads") == 0)
+            thread_count = (unsigned)atoi(argv[++i]);
+        else if (i + 1 < argc && strcmp(argv[i], "--seconds") == 0)
+            seconds_each = atof(argv[++i]);
+        else if (i + 1 < argc && strcmp(argv[i], "--only") == 0)
+            only = argv[++i];
+    }
+    struct lathe_diag diag = {0};
+    struct lathe_pool *pool = NULL;
+    struct lathe_pool_options options = {.threads = thread_count};
+    if (lathe_pool_new(&options, &pool, &diag) != LATHE_OK) {
+        fprintf(stderr, "%s\n", diag.text);
+        return 1;
+    }
+    thread_count = lathe_pool_threads(pool);
+    if (thread_count > 64)
+        return 1;
+    char brand[49];
+    lathe_cpu_brand(brand);
+    printf("%s\n", brand);
+#define KERNEL_GEMM_F32(function, pack, bits, mr, nr)
+#define KERNEL(family, type, function, bits, bound)
+#define KERNEL_QUANTIZE(function, bits)                                                                                \
+    if (wanted("quantize_rows", #function, bits))                                                                      \
+        quantizes(#function, function);
+#define KERNEL_GEMM_Q8(family, function, bits, mr, nr) one_row(pool, #family, #function, function, bits, mr, nr);
+#include "kernels.def"
+    lathe_pool_free(&pool);
+    return 0;
+}
