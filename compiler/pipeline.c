@@ -58,6 +58,14 @@ static const struct step steps[] = {
     {"drop_dead_nodes", true},
 };
 
+/* After the calibration, which needs the graph in its final f32 form. */
+static const struct step quantize_steps[] = {
+    {"quantize_linear", false},
+    /* What is scaled before it is quantized can often be made so: that is known once the layers that stay are. */
+    {"smooth_activations", false},
+    {"drop_dead_nodes", false},
+};
+
 struct run {
     struct lathe_graph *g;
     const struct lathe_pipeline_options *options;
@@ -162,6 +170,26 @@ static void report_notes(const struct lathe_graph *g, struct lathe_report *repor
     lathe_text_free(&unified);
 }
 
+/* An imported DynamicQuantizeLinear keeps its meaning: one range for the whole tensor, other rows and padding included.
+ */
+static void report_batch_dependence(const struct lathe_graph *g, struct lathe_report *report) {
+    unsigned count = 0;
+    lathe_node_id first = LATHE_NONE;
+    LATHE_FOR_NODES(g, n) {
+        if (g->nodes[n].op != LATHE_OP_DYNAMIC_QUANTIZE_LINEAR || lathe_value_is_constant(g, g->nodes[n].in[0]))
+            continue;
+        first = count++ ? first : n;
+    }
+    if (!count)
+        return;
+    char text[256];
+    snprintf(text, sizeof text,
+             "%u DynamicQuantizeLinear kept as written: one range for all rows of a batch and their padding, so that a "
+             "row's result depends on the rows beside it",
+             count);
+    lathe_report_warning(report, "BATCH_DEPENDENT", g->nodes[first].name, text);
+}
+
 /* ---- what was fused */
 
 static int64_t attr_int(const struct lathe_graph *g, lathe_node_id n, enum lathe_attr_key key) {
@@ -226,7 +254,8 @@ static unsigned kinds_of(const struct lathe_graph *g, lathe_node_id n) {
         return 1u << QUICK_GELU;
     case LATHE_OP_SILU:
         return 1u << SILU;
-    case LATHE_OP_LINEAR: {
+    case LATHE_OP_LINEAR:
+    case LATHE_OP_LINEAR_Q8: {
         unsigned kinds = 1u << LINEAR;
         switch (attr_int(g, n, LATHE_ATTR_ACTIVATION)) {
         case LATHE_ACT_GELU:
@@ -290,36 +319,52 @@ static void report_fusions(const struct lathe_graph *g, const bool *was, uint32_
     forget_fused_misses(g, fusions, was, was_count, report);
 }
 
+static enum lathe_status run_steps(struct run *r, const struct step *list, size_t count) {
+    const struct lathe_pipeline_options *options = r->options;
+    r->ctx = (struct lathe_pass_ctx){.graph = r->g,
+                                     .target = r->ctx.target,
+                                     .options = &options->pass,
+                                     .report = r->report,
+                                     .scratch = lathe_arena_new(),
+                                     .diag = r->diag};
+    if (!r->ctx.scratch)
+        return lathe_fail(r->diag, LATHE_MSG_NO_MEMORY, "the passes");
+    enum lathe_status status = lathe_graph_check(r->g, r->diag);
+    for (size_t i = 0; i < count && status == LATHE_OK; i++) {
+        const struct lathe_pass *pass = lathe_pass_by_name(list[i].pass);
+        if (!pass || is_disabled(options, pass->name) || (options->reference && !list[i].for_execution))
+            continue;
+        status = run_pass(r, pass);
+    }
+    lathe_arena_free(&r->ctx.scratch);
+    return status;
+}
+
 enum lathe_status lathe_pipeline_run(struct lathe_graph *g, const struct lathe_target *target,
                                      const struct lathe_pipeline_options *options, struct lathe_report *report,
                                      struct lathe_diag *diag) {
     LATHE_TRY(check_baked(g, &options->pass, diag));
-    if (report)
+    if (report) {
         report_notes(g, report);
+        report_batch_dependence(g, report);
+    }
     uint32_t was_count = g->node_count;
     bool *was = calloc((size_t)was_count + 1, sizeof *was);
-    struct run r = {g, options, report, diag, {0}};
-    r.ctx = (struct lathe_pass_ctx){
-        .graph = g, .target = target, .options = &options->pass, .report = report, .diag = diag};
-    r.ctx.scratch = lathe_arena_new();
-    enum lathe_status status = LATHE_OK;
-    if (!was || !r.ctx.scratch) {
-        status = lathe_fail(diag, LATHE_MSG_NO_MEMORY, "the passes");
-        goto done;
-    }
+    struct run r = {g, options, report, diag, {.target = target}};
+    if (!was)
+        return lathe_fail(diag, LATHE_MSG_NO_MEMORY, "the passes");
     LATHE_FOR_NODES(g, n)
     was[n] = true;
-    status = lathe_graph_check(g, diag);
-    for (size_t i = 0; i < sizeof steps / sizeof *steps && status == LATHE_OK; i++) {
-        const struct lathe_pass *pass = lathe_pass_by_name(steps[i].pass);
-        if (!pass || is_disabled(options, pass->name) || (options->reference && !steps[i].for_execution))
-            continue;
-        status = run_pass(&r, pass);
-    }
+    enum lathe_status status = run_steps(&r, steps, sizeof steps / sizeof *steps);
     if (status == LATHE_OK && report)
         report_fusions(g, was, was_count, report);
-done:
-    lathe_arena_free(&r.ctx.scratch);
     free(was);
     return status;
+}
+
+enum lathe_status lathe_pipeline_quantize(struct lathe_graph *g, const struct lathe_target *target,
+                                          const struct lathe_pipeline_options *options, struct lathe_report *report,
+                                          struct lathe_diag *diag) {
+    struct run r = {g, options, report, diag, {.target = target}};
+    return run_steps(&r, quantize_steps, sizeof quantize_steps / sizeof *quantize_steps);
 }
