@@ -436,6 +436,39 @@ static bool constant_dim(struct lathe_graph *g, lathe_value_id v, int axis, int6
 
 /* ---- the rewrite */
 
+/* Weights that stay in the graph beside the fused operator, as an output say: their rows without keys, NaN in the
+ * source, follow the rule of the operator. True when there are such weights. */
+static bool zero_masked_weights(struct lathe_attention_match *m) {
+    struct lathe_graph *g = m->view.graph;
+    struct lathe_node softmax = *lathe_node_at(g, m->anchor);
+    if (softmax.op != LATHE_OP_SOFTMAX || lathe_value_at(g, softmax.out[0])->dtype != LATHE_F32)
+        return false;
+    lathe_value_id p = softmax.out[0], scores = softmax.in[0];
+    if (!lathe_value_use_total(g, p))
+        return false;
+    struct lathe_value value = *lathe_value_at(g, p);
+    lathe_node_id next = softmax.next;
+    const char *name = softmax.name;
+    lathe_dim dims[LATHE_MAX_RANK];
+    memcpy(dims, value.dims, sizeof dims);
+    dims[value.rank - 1] = lathe_dim_const(g->dims, 1);
+    lathe_value_id most = lathe_graph_emit(g, next, LATHE_OP_REDUCE_MAX, name, &scores, 1, LATHE_F32, value.rank, dims);
+    if (most == LATHE_NONE)
+        return false;
+    int64_t axis = value.rank - 1;
+    lathe_node_set_ints(g, lathe_value_at(g, most)->producer, LATHE_ATTR_AXES, &axis, 1);
+    lathe_node_set_int(g, lathe_value_at(g, most)->producer, LATHE_ATTR_KEEPDIMS, 1);
+    lathe_value_id pair[2] = {most, lathe_graph_add_scalar_f32(g, "minus_infinity", -INFINITY)};
+    lathe_value_id none = lathe_graph_emit(g, next, LATHE_OP_EQUAL, name, pair, 2, LATHE_BOOL, value.rank, dims);
+    lathe_value_id in[3] = {none, lathe_graph_add_scalar_f32(g, "zero", 0), p};
+    lathe_value_id kept = lathe_graph_emit(g, next, LATHE_OP_WHERE, name, in, 3, LATHE_F32, value.rank, value.dims);
+    if (pair[1] == LATHE_NONE || none == LATHE_NONE || in[1] == LATHE_NONE || kept == LATHE_NONE)
+        return false;
+    lathe_graph_replace_uses(g, p, kept);
+    lathe_node_set_input(g, lathe_value_at(g, kept)->producer, 2, p);
+    return true;
+}
+
 static bool rewrite(struct lathe_attention_match *m) {
     struct lathe_graph *g = m->view.graph;
     struct lathe_attention_masks masks;
@@ -476,15 +509,16 @@ static bool rewrite(struct lathe_attention_match *m) {
     lathe_node_set_int(g, node, LATHE_ATTR_MASKED_ROW, masks.masked_row);
     if (m->softcap != 0)
         lathe_node_set_float(g, node, LATHE_ATTR_SOFTCAP, m->softcap);
-    if (masks.warn_infinite)
-        lathe_pass_warn(m->ctx, "MASK_INF", m->anchor,
-                        "a query whose keys are all masked is NaN in the source (-inf without a guard): the row is "
-                        "zeros and flagged");
     /* The new node is in order: it comes right after the product that it replaces. */
     lathe_node_id last = m->last;
     m->last = node;
     lathe_attention_replace_output(m, fused);
     lathe_graph_remove_dead_from(g, last);
+    bool infinite = n_in > 3 && (masks.masked_row == LATHE_MASKED_FLAG || masks.masked_row == LATHE_MASKED_ZERO);
+    if ((infinite && zero_masked_weights(m)) || masks.warn_infinite)
+        lathe_pass_warn(m->ctx, "MASK_INF", m->anchor,
+                        "a query whose keys are all masked is NaN in the source (-inf without a guard): the row is "
+                        "zeros and flagged");
     m->ctx->changes++;
     return true;
 }

@@ -225,6 +225,15 @@ static const struct expected attention_cases[] = {
                                        "%ex : bool[B, 4, S, S] = expand(%e4)\n"
                                        "%sm : f32[B, 4, S, S] = where(%ex, %ninf, %ss)\n" PLAIN_TAIL("sm"),
      IN_PLACE, .keys = "m", .masked_row = LATHE_MASKED_FLAG, .warning = "MASK_INF"},
+    {"masked_fill of the scores, weights wanted too",
+     QKV MASK_INPUT HEADS SCORES SCALE "const %z : i64[] = {0}\n"
+                                       "const %ninf : f32[] = {-inf}\n"
+                                       "%e : bool[B, S] = equal(%m, %z)\n"
+                                       "%e4 : bool[B, 1, 1, S] = reshape(%e)\n"
+                                       "%ex : bool[B, 4, S, S] = expand(%e4)\n"
+                                       "%sm : f32[B, 4, S, S] = where(%ex, %ninf, %ss)\n" PLAIN_TAIL("sm")
+                                       "output %p as \"p\"\n",
+     IN_PLACE, .keys = "m", .masked_row = LATHE_MASKED_FLAG, .warning = "MASK_INF"},
     {"transformers 5, TorchScript, sdpa",
      QKV MASK_INPUT HEADS SCORES SCALE RANGES FLAT_MASK "%all : bool[B, 1, S, S] = and(%gt, %g4)\n"
                                                         "%ax : bool[B, 1, S, S] = expand(%all)\n" HALF_INF_MASK(
