@@ -1,20 +1,27 @@
-/* 8-bit products on vectors, included by one file an instruction set. The including file defines
- *   Q8_MR                      the most rows of a tile
- *   q8_a, q8_load_a(p)         4 bytes of A for all lanes
- *   q8_b, q8_load_b(p)         4 bytes of each of VN columns
- *   q8_dot(acc, a, b)          acc plus their dot product in each lane
- *   Q8_AHEAD(rows, panels)     how many groups of 4 steps ahead lines of B are asked for
- * The sums stay in registers while k runs, as in gemm_body.h. */
-#ifndef LATHE_GEMM_Q8_BODY_H
-#define LATHE_GEMM_Q8_BODY_H
-
+/* 8-bit products on vectors, included by one file an instruction set, once for each way of multiplying. The including
+ * file defines
+ *   Q8_NAME(x)                      way_x: what the names of this way begin with
+ *   Q8_NAME(a), Q8_NAME(load_a)(p)  4 bytes of A for all lanes
+ *   Q8_NAME(b), Q8_NAME(load_b)(p)  4 bytes of each of VN columns
+ *   Q8_NAME(dot)(acc, a, b)         acc plus their dot product in each lane
+ *   Q8_MR                           the most rows of a tile
+ *   Q8_AHEAD(rows, panels)          how many groups of 4 steps ahead lines of B are asked for
+ * The sums stay in registers while k runs, as in gemm_body.h. Q8_CASE(way, rows, width) then is a case of the switch
+ * over the rows of a tile. */
 #include "gemm_q8_finish_body.h"
 
+#ifndef Q8_VP
 #define Q8_VP          (16 / VN) /* vectors a panel */
 #define Q8_MAX_VECTORS 8
+#define Q8_CASE(way, rows, width)                                                                                      \
+    case rows:                                                                                                         \
+        way##_rows(rows, width, tile);                                                                                 \
+        return;
+#endif
 
-static inline __attribute__((always_inline)) void
-q8_panels(const size_t rows, const size_t panels, const struct lathe_gemm_q8_tile *tile, size_t column, size_t cols) {
+static inline __attribute__((always_inline)) void Q8_NAME(panels)(const size_t rows, const size_t panels,
+                                                                  const struct lathe_gemm_q8_tile *tile, size_t column,
+                                                                  size_t cols) {
     const size_t vectors = panels * Q8_VP;
     vi acc[Q8_MR][Q8_MAX_VECTORS];
 #pragma GCC unroll 16
@@ -38,19 +45,19 @@ q8_panels(const size_t rows, const size_t panels, const struct lathe_gemm_q8_til
     }
     for (size_t t = 0, end = turn; t < steps; end = steps, fetch = next_group)
         for (; t < end; t++, b += 64, fetch += step) {
-            q8_b bv[Q8_MAX_VECTORS];
+            Q8_NAME(b) bv[Q8_MAX_VECTORS];
 #pragma GCC unroll 8
             for (size_t v = 0; v < vectors; v++)
-                bv[v] = q8_load_b(b + v / Q8_VP * stride + v % Q8_VP * VN * 4);
+                bv[v] = Q8_NAME(load_b)(b + v / Q8_VP * stride + v % Q8_VP * VN * 4);
 #pragma GCC unroll 4
             for (size_t p = 0; p < panels; p++)
                 __builtin_prefetch(fetch + p * stride, 0, 3);
 #pragma GCC unroll 16
             for (size_t r = 0; r < rows; r++) {
-                q8_a av = q8_load_a(a[r / 3] + r % 3 * lda);
+                Q8_NAME(a) av = Q8_NAME(load_a)(a[r / 3] + r % 3 * lda);
 #pragma GCC unroll 8
                 for (size_t v = 0; v < vectors; v++)
-                    acc[r][v] = q8_dot(acc[r][v], av, bv[v]);
+                    acc[r][v] = Q8_NAME(dot)(acc[r][v], av, bv[v]);
             }
 #pragma GCC unroll 8
             for (size_t r = 0; r < rows; r += 3) {
@@ -70,25 +77,19 @@ q8_panels(const size_t rows, const size_t panels, const struct lathe_gemm_q8_til
 
 /* All panels of a tile of `rows` rows (a constant after inlining), `width` at a time, the rest one by one or by twos.
  */
-static inline __attribute__((always_inline)) void q8_rows(const size_t rows, const size_t width,
-                                                          const struct lathe_gemm_q8_tile *tile) {
+static inline __attribute__((always_inline)) void Q8_NAME(rows)(const size_t rows, const size_t width,
+                                                                const struct lathe_gemm_q8_tile *tile) {
     for (size_t j = 0; j < tile->cols;) {
         size_t left = tile->cols - j, panels = (left + 15) / 16;
         if (panels >= width) {
-            q8_panels(rows, width, tile, j, left < width * 16 ? left : width * 16);
+            Q8_NAME(panels)(rows, width, tile, j, left < width * 16 ? left : width * 16);
             j += width * 16;
         } else if (width > 2 && panels >= 2) {
-            q8_panels(rows, 2, tile, j, left < 32 ? left : 32);
+            Q8_NAME(panels)(rows, 2, tile, j, left < 32 ? left : 32);
             j += 32;
         } else {
-            q8_panels(rows, 1, tile, j, left < 16 ? left : 16);
+            Q8_NAME(panels)(rows, 1, tile, j, left < 16 ? left : 16);
             j += 16;
         }
     }
 }
-
-#define Q8_CASE(rows, width)                                                                                           \
-    case rows:                                                                                                         \
-        q8_rows(rows, width, tile);                                                                                    \
-        return;
-#endif
