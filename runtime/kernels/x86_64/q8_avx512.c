@@ -1,0 +1,88 @@
+/* 8-bit products for AVX-512 without VNNI, in the two ways of q8_avx2.c on registers twice as long. */
+#include "veci_avx512.h"
+
+#include <string.h>
+
+static inline __m512i four_bytes(const uint8_t *p) {
+    int32_t four;
+    memcpy(&four, p, 4);
+    return _mm512_set1_epi32(four);
+}
+
+/* ---- 7 bits */
+typedef __m512i pairs_a, pairs_b;
+static inline pairs_a pairs_load_a(const uint8_t *p) {
+    return four_bytes(p);
+}
+static inline pairs_b pairs_load_b(const int8_t *p) {
+    return _mm512_loadu_si512(p);
+}
+static inline vi pairs_dot(vi acc, pairs_a a, pairs_b b) {
+    return _mm512_add_epi32(acc, _mm512_madd_epi16(_mm512_maddubs_epi16(a, b), _mm512_set1_epi16(1)));
+}
+
+/* ---- 8 bits */
+typedef struct {
+    __m512i even, odd;
+} wide_a, wide_b;
+static inline wide_a wide_load_a(const uint8_t *p) {
+    __m512i four = four_bytes(p), low = _mm512_set1_epi16(255);
+    return (wide_a){_mm512_and_si512(four, low), _mm512_srli_epi16(four, 8)};
+}
+static inline wide_b wide_load_b(const int8_t *p) {
+    __m512i both = _mm512_loadu_si512(p);
+    return (wide_b){_mm512_srai_epi16(_mm512_slli_epi16(both, 8), 8), _mm512_srai_epi16(both, 8)};
+}
+static inline vi wide_dot(vi acc, wide_a a, wide_b b) {
+    acc = _mm512_add_epi32(acc, _mm512_madd_epi16(a.even, b.even));
+    return _mm512_add_epi32(acc, _mm512_madd_epi16(a.odd, b.odd));
+}
+
+#define Q8_MR                  12
+#define Q8_REACH               512 /* lines of B in flight, times the rows that use them */
+#define Q8_AHEAD(rows, panels) (Q8_REACH / ((rows) * (panels)) < 16 ? 16 : Q8_REACH / ((rows) * (panels)))
+
+#define Q8_NAME(x) pairs_##x
+#include "gemm_q8_body.h"
+#undef Q8_NAME
+#define Q8_NAME(x) wide_##x
+#include "gemm_q8_body.h"
+#include "kernel_rows.h"
+
+void lathe_gemm_u7s8_12x32__avx512(const struct lathe_gemm_q8_tile *tile) {
+    switch (tile->rows) {
+        Q8_CASE(pairs, 1, 4)
+        Q8_CASE(pairs, 2, 4)
+        Q8_CASE(pairs, 3, 4)
+        Q8_CASE(pairs, 4, 4)
+        Q8_CASE(pairs, 5, 4)
+        Q8_CASE(pairs, 6, 4)
+        Q8_CASE(pairs, 7, 3)
+        Q8_CASE(pairs, 8, 3)
+        Q8_CASE(pairs, 9, 2)
+        Q8_CASE(pairs, 10, 2)
+        Q8_CASE(pairs, 11, 2)
+        Q8_CASE(pairs, 12, 2)
+    default:
+        return;
+    }
+}
+
+void lathe_gemm_u8s8_12x32__avx512(const struct lathe_gemm_q8_tile *tile) {
+    switch (tile->rows) {
+        Q8_CASE(wide, 1, 4)
+        Q8_CASE(wide, 2, 4)
+        Q8_CASE(wide, 3, 4)
+        Q8_CASE(wide, 4, 4)
+        Q8_CASE(wide, 5, 4)
+        Q8_CASE(wide, 6, 3)
+        Q8_CASE(wide, 7, 2)
+        Q8_CASE(wide, 8, 2)
+        Q8_CASE(wide, 9, 2)
+        Q8_CASE(wide, 10, 2)
+        Q8_CASE(wide, 11, 2)
+        Q8_CASE(wide, 12, 2)
+    default:
+        return;
+    }
+}
