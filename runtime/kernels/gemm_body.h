@@ -77,10 +77,11 @@ static __attribute__((noinline)) void gemm_finish(size_t rows, size_t cols, size
     }
 }
 
-/* `k` steps of the sums. `locality` is that of __builtin_prefetch. */
-static inline __attribute__((always_inline)) void gemm_steps(const size_t rows, const size_t panels, const int locality,
-                                                             size_t k, const float *a, size_t lda, const float *b,
-                                                             size_t ldb, size_t stride, const float *fetch, size_t step,
+/* `k` steps of the sums. Lines from `fetch` on go to the second cache: asking for the first costs up to a third when B
+ * comes from memory. */
+static inline __attribute__((always_inline)) void gemm_steps(const size_t rows, const size_t panels, size_t k,
+                                                             const float *a, size_t lda, const float *b, size_t ldb,
+                                                             size_t stride, const float *fetch, size_t step,
                                                              vf acc[GEMM_MR][GEMM_MAX_VECTORS]) {
     const size_t vectors = panels * GEMM_VP;
     for (size_t t = 0; t < k; t++, a += lda, b += ldb, fetch += step) {
@@ -90,10 +91,7 @@ static inline __attribute__((always_inline)) void gemm_steps(const size_t rows, 
             bv[v] = v_load(b + v / GEMM_VP * stride + v % GEMM_VP * VN);
 #pragma GCC unroll 4
         for (size_t p = 0; p < panels; p++)
-            if (locality == 2)
-                __builtin_prefetch(fetch + p * stride, 0, 2);
-            else
-                __builtin_prefetch(fetch + p * stride, 0, 3);
+            __builtin_prefetch(fetch + p * stride, 0, 2);
 #pragma GCC unroll 16
         for (size_t r = 0; r < rows; r++) {
             vf av = v_set1(a[r]);
@@ -126,16 +124,15 @@ static inline __attribute__((always_inline)) void gemm_panels(const size_t rows,
                 else if (v * VN < cols)
                     acc[r][v] = v_load_n(c + r * ldc + v * VN, cols - v * VN < VN ? cols - v * VN : VN);
     }
-    /* Lines of B are asked for early. Those that the caller names go to the second cache, the first is busy; else this
-     * group's own, `ahead` steps before their turn, and in the last steps those of the next group. */
+    /* Lines of B are asked for early: those that the caller names; else this group's own, `ahead` steps before their
+     * turn, and in the last steps those of the next group. */
     size_t k = tile->k, stride = tile->panel_stride;
     if (tile->fetch) {
-        gemm_steps(rows, panels, 2, k, tile->a, tile->lda, b, tile->ldb, stride, tile->fetch, tile->fetch_step, acc);
+        gemm_steps(rows, panels, k, tile->a, tile->lda, b, tile->ldb, stride, tile->fetch, tile->fetch_step, acc);
     } else {
         size_t ahead = GEMM_AHEAD(rows, panels), turn = k > ahead ? k - ahead : 0;
-        gemm_steps(rows, panels, 3, turn, tile->a, tile->lda, b, tile->ldb, stride, b + ahead * tile->ldb, tile->ldb,
-                   acc);
-        gemm_steps(rows, panels, 3, k - turn, tile->a + turn * tile->lda, tile->lda, b + turn * tile->ldb, tile->ldb,
+        gemm_steps(rows, panels, turn, tile->a, tile->lda, b, tile->ldb, stride, b + ahead * tile->ldb, tile->ldb, acc);
+        gemm_steps(rows, panels, k - turn, tile->a + turn * tile->lda, tile->lda, b + turn * tile->ldb, tile->ldb,
                    stride, b + panels * stride, tile->ldb, acc);
     }
     if (tile->epilogue) {
