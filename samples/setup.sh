@@ -32,11 +32,12 @@ need_build_packages() {
 
 # build_in FOLDER [meson options...]: sets up once, then builds; the log is shown only when it fails
 build_in() {
-  local dir=$1 log start=$SECONDS; shift
+  local dir=$1 log start=$SECONDS o options=(); shift
+  for o in "$@"; do case $o in -D*) options+=("$o") ;; esac; done   # a cross file counts at setup only
   log=$(mktemp)
   say "building in $(basename "$dir")/ ..."
   {
-    if [ -f "$dir/build.ninja" ]; then meson configure "$dir" "$@"; else meson setup "$dir" "$top" "$@"; fi &&
+    if [ ! -f "$dir/build.ninja" ]; then meson setup "$dir" "$top" "$@"; else meson configure "$dir" "${options[@]}"; fi &&
       ninja -C "$dir"
   } >"$log" 2>&1 </dev/null || { grep -vE '^\[[0-9]+/[0-9]+\]' "$log" | tail -n 40 >&2; rm -f "$log"; stop "the build failed"; }
   say "built in $((SECONDS - start)) s"
