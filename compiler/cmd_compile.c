@@ -22,9 +22,8 @@ struct request {
     struct lathe_compile_options options;
     struct lathe_words args, expect, disable, reports, buckets;
     struct lathe_labels labels;
-    const char *labels_file, *calibrate, *pooling, *tokenizer;
+    const char *labels_file, *pooling, *tokenizer;
     int64_t compress, jobs;
-    double min_cosine;
     bool json, explain, verbose, verify, no_verify, normalize, has_min_cosine;
 };
 
@@ -133,13 +132,11 @@ static enum lathe_status refuse_later(const struct request *q, struct lathe_diag
             return lathe_fail(diag, LATHE_MSG_OPTION_VALUE, "--bucket: expected BATCHxSEQ such as 4x128, found '%s'",
                               q->buckets.at[i]);
     }
-    const char *later = q->buckets.count    ? "--bucket"
-                        : q->calibrate      ? "--calibrate"
-                        : q->pooling        ? "--pooling"
-                        : q->tokenizer      ? "--tokenizer"
-                        : q->normalize      ? "--normalize"
-                        : q->has_min_cosine ? "--min-cosine"
-                                            : NULL;
+    const char *later = q->buckets.count ? "--bucket"
+                        : q->pooling     ? "--pooling"
+                        : q->tokenizer   ? "--tokenizer"
+                        : q->normalize   ? "--normalize"
+                                         : NULL;
     if (!later)
         return LATHE_OK;
     return lathe_fail(diag, LATHE_MSG_OPTION_UNSUPPORTED, "%s: this version does not have it yet", later);
@@ -167,6 +164,9 @@ static enum lathe_status prepare(struct request *q, struct lathe_diag *diag) {
         return lathe_fail(diag, LATHE_MSG_ARGUMENTS, "lathe compile: -o OUT.lathe is missing");
     if (q->verify && q->no_verify)
         return lathe_fail(diag, LATHE_MSG_ARGUMENTS, "lathe compile: --verify and --no-verify contradict each other");
+    if (q->has_min_cosine && !(o->min_cosine > 0 && o->min_cosine <= 1))
+        return lathe_fail(diag, LATHE_MSG_OPTION_VALUE, "--min-cosine: expected a number above 0 and up to 1, found %g",
+                          o->min_cosine);
     LATHE_TRY(refuse_later(q, diag));
     LATHE_TRY(check_pass_names(q, diag));
     o->verify = q->verify ? LATHE_VERIFY_ALWAYS : q->no_verify ? LATHE_VERIFY_NEVER : LATHE_VERIFY_AUTO;
@@ -333,15 +333,21 @@ int lathe_cmd_compile(int argc, char **argv) {
          .into = &q.verbose,
          .help = "name each stage on standard error"},
         {.name = "bucket", .kind = LATHE_OPTION_WORDS, .into = &q.buckets, .value = "BxS"},
-        {.name = "calibrate", .kind = LATHE_OPTION_TEXT, .into = &q.calibrate, .value = "DATA"},
+        {.name = "calibrate",
+         .kind = LATHE_OPTION_TEXT,
+         .into = &o->calibrate,
+         .value = "DIR",
+         .help = "int8, auto: folder of input_N.pb sets or of <input>.npy files (default: made-up inputs)"},
         {.name = "pooling", .kind = LATHE_OPTION_TEXT, .into = &q.pooling, .value = "mean|cls|last"},
         {.name = "normalize", .kind = LATHE_OPTION_FLAG, .into = &q.normalize},
         {.name = "tokenizer", .kind = LATHE_OPTION_TEXT, .into = &q.tokenizer, .value = "tokenizer.json"},
         {.name = "min-cosine",
          .kind = LATHE_OPTION_REAL,
-         .into = &q.min_cosine,
+         .into = &o->min_cosine,
          .value = "C",
-         .given = &q.has_min_cosine},
+         .given = &q.has_min_cosine,
+         .help = "least cosine of each output with the source's (default for int8 0.99); auto keeps the layers in f32 "
+                 "that it takes"},
     };
     const struct lathe_syntax syntax = {.command = "compile",
                                         .arguments = "MODEL.onnx -o OUT.lathe [options]",

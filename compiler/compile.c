@@ -1,5 +1,6 @@
 /* The whole compile, in order. */
 #include "lathe_compiler.h"
+#include "quantize.h"
 #include "reference.h"
 #include "stages.h"
 #include "write_file.h"
@@ -40,6 +41,14 @@ static enum lathe_status check_pass_name(const char *option, const char *name, s
                       name);
 }
 
+static bool is_automatic(const struct job *j) {
+    return j->o->precision && !strcmp(j->o->precision, "auto") && j->target.precisions & LATHE_PRECISION_INT8;
+}
+
+static bool quantizes(const struct job *j) {
+    return (j->o->precision && !strcmp(j->o->precision, "int8")) || is_automatic(j);
+}
+
 static enum lathe_status check_precision(const struct job *j) {
     static const struct {
         const char *name;
@@ -60,9 +69,11 @@ static enum lathe_status check_precision(const struct job *j) {
                           j->target.name, want, j->target.precisions & LATHE_PRECISION_F32 ? " f32" : "",
                           j->target.precisions & LATHE_PRECISION_BF16 ? " bf16" : "",
                           j->target.precisions & LATHE_PRECISION_INT8 ? " int8" : "");
-    if (strcmp(want, "f32"))
-        return lathe_fail(j->diag, LATHE_MSG_PRECISION_UNSUPPORTED, "--precision %s: this version compiles to f32 only",
-                          want);
+    if (!strcmp(want, "bf16"))
+        return lathe_fail(j->diag, LATHE_MSG_PRECISION_UNSUPPORTED,
+                          "--precision bf16: this version compiles to f32 and int8 only");
+    if (j->o->calibrate && !quantizes(j))
+        return lathe_fail(j->diag, LATHE_MSG_ARGUMENTS, "--calibrate is for --precision int8 and auto, found %s", want);
     return LATHE_OK;
 }
 
@@ -82,7 +93,7 @@ static enum lathe_status check_options(struct job *j) {
                           j->target.name);
     char features[512];
     lathe_target_features_text(j->target.features, features, sizeof features);
-    lathe_report_target(j->report, j->target.name, "f32", features);
+    lathe_report_target(j->report, j->target.name, quantizes(j) ? "int8" : "f32", features);
     return lathe_check_writable(o->output, j->diag);
 }
 
@@ -143,6 +154,18 @@ static struct lathe_bounds verify_bounds(struct lathe_graph *g) {
     return b;
 }
 
+/* 8-bit products change every number a little: the direction of an output counts, as the caller or the default says. */
+static struct lathe_bounds bounds_of(const struct job *j) {
+    struct lathe_bounds b = verify_bounds(j->graph);
+    if (quantizes(j))
+        b = (struct lathe_bounds){.has_cosine = true, .min_cosine = LATHE_INT8_MIN_COSINE, .atol = INFINITY};
+    if (j->o->min_cosine > 0) {
+        b.has_cosine = true;
+        b.min_cosine = j->o->min_cosine;
+    }
+    return b;
+}
+
 static uint64_t constant_bytes(struct lathe_graph *g) {
     uint64_t total = 0;
     for (uint32_t v = 0; v < g->value_count; v++) {
@@ -155,7 +178,7 @@ static uint64_t constant_bytes(struct lathe_graph *g) {
 /* What the compile will need is known as soon as the model is read: said, and compared with the room on the disk. */
 static enum lathe_status check_sizes(struct job *j) {
     j->weights = constant_bytes(j->graph);
-    j->bounds = verify_bounds(j->graph);
+    j->bounds = bounds_of(j);
     if (j->o->sizes)
         j->o->sizes(j->o->user, j->weights, j->weights + j->weights * 3 / 10 + (UINT64_C(200) << 20));
     const char *slash = strrchr(j->o->output, '/');
@@ -202,7 +225,17 @@ static enum lathe_status run_passes(struct job *j) {
         .user = j,
     };
     enter(j, "passes");
-    return lathe_pipeline_run(j->graph, &j->target, &options, j->report, j->diag);
+    LATHE_TRY(lathe_pipeline_run(j->graph, &j->target, &options, j->report, j->diag));
+    if (!quantizes(j))
+        return LATHE_OK;
+    struct lathe_quantize_request request = {.target = &j->target,
+                                             .pipeline = &options,
+                                             .calibrate = j->o->calibrate,
+                                             .automatic = is_automatic(j),
+                                             .min_cosine = j->o->min_cosine,
+                                             .jobs = j->o->jobs};
+    enter(j, "quantize");
+    return lathe_quantize(j->graph, &request, j->report, j->diag);
 }
 
 static enum lathe_status check_expectations(const struct job *j) {
@@ -273,8 +306,10 @@ static enum lathe_status compare_outputs(const struct job *j, const struct lathe
             return lathe_fail(j->diag, LATHE_MSG_VERIFY_FAILED, "%s: the source has no such output", name);
         struct lathe_comparison c;
         lathe_checker_compare(checker, feeds, i, &want->at[k], &j->bounds, false, &c);
-        char text[384];
-        snprintf(text, sizeof text, "%.200s against the unfused graph, %s", name, what);
+        char text[448], cosine[64] = "";
+        if (j->bounds.has_cosine)
+            snprintf(cosine, sizeof cosine, ": cosine %.6f, at least %g", c.cosine, j->bounds.min_cosine);
+        snprintf(text, sizeof text, "%.200s against the unfused graph, %s%s", name, what, cosine);
         lathe_report_verification(j->report, text, c.max_error, j->bounds.atol, c.passed);
         if (!c.passed)
             return lathe_fail(j->diag, LATHE_MSG_VERIFY_FAILED, "verification against the unfused graph, %s: %s", what,

@@ -23,7 +23,9 @@ enum lathe_verify_mode {
 struct lathe_compile_options {
     const char *model, *output;
     const char *target;          /* a name or a file; NULL: "native" */
-    const char *precision;       /* "f32"; NULL: "f32" */
+    const char *precision;       /* "f32", "int8", "auto"; NULL: "f32" */
+    const char *calibrate;       /* int8, auto: a folder of data; NULL: made-up inputs */
+    double min_cosine;           /* 0: not given; else the least cosine of each output with the source's */
     int64_t max_seq, max_batch;  /* 0: from the graph and the target */
     const char *external_dir;    /* NULL: none */
     const char *const *disabled; /* names of passes */
@@ -41,7 +43,7 @@ struct lathe_compile_options {
      * graph as it was read. NULL: no dump. */
     const char *dump_after;
     void (*dump)(void *user, const char *pass, const char *text);
-    /* Called before each stage: "import", "passes", "emit", "verify"; may be NULL. */
+    /* Called before each stage: "import", "passes", "quantize", "emit", "verify"; may be NULL. */
     void (*stage)(void *user, const char *stage);
     /* Called once the model is read, before the work: bytes of its weights and of memory that the compile will need. */
     void (*sizes)(void *user, uint64_t weights, uint64_t memory);

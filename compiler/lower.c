@@ -47,7 +47,8 @@ static void mark_needed(struct lowering *w, lathe_node_id *stack) {
     while (depth > 0) {
         lathe_node_id n = stack[--depth];
         const struct lathe_node *node = lathe_node_at(w->g, n);
-        bool packs = node->op == LATHE_OP_LINEAR && lathe_weight_resolve(w->l, n, &w->packed[n]);
+        bool packs = (node->op == LATHE_OP_LINEAR || node->op == LATHE_OP_LINEAR_Q8) &&
+                     lathe_weight_resolve(w->l, n, &w->packed[n]);
         for (uint32_t i = 0; i < node->n_in; i++)
             if (!(packs && i == 1))
                 need(w, node->in[i], stack, &depth);
@@ -220,13 +221,13 @@ static enum lathe_status view(struct lowering *w, const struct lathe_node *node)
 
 /* ---- nodes */
 
-static enum lathe_status lower_attrs(struct lowering *w, const struct lathe_node *node, bool packed) {
+static enum lathe_status lower_attrs(struct lowering *w, const struct lathe_node *node, uint32_t packing) {
     struct lathe_lowered *l = w->l;
-    bool packing_done = !packed;
+    bool packed = packing != 0, packing_done = !packed;
     for (uint32_t i = 0; i <= node->n_attrs; i++) {
         const struct lathe_attr *a = i < node->n_attrs ? &node->attrs[i] : NULL;
         if (!packing_done && (!a || a->key >= LATHE_ATTR_PACKING)) {
-            struct lathe_fmt_attr f = {.key = LATHE_ATTR_PACKING, .type = LATHE_ATTR_INT, .i = 1};
+            struct lathe_fmt_attr f = {.key = LATHE_ATTR_PACKING, .type = LATHE_ATTR_INT, .i = packing};
             if (lathe_table_add(&l->attrs, &f, 1) == UINT32_MAX)
                 return FAIL_MEMORY(w);
             packing_done = true;
@@ -267,17 +268,21 @@ static enum lathe_status packed_value(struct lowering *w, lathe_node_id n, uint3
     struct lathe_lowered *l = w->l;
     const struct lathe_node *node = lathe_node_at(w->g, n);
     struct lathe_weight *weight = &w->packed[n];
-    weight->packing = 1;
     uint64_t panels = (uint64_t)(weight->n - 1) / 16 + 1;
+    bool bytes = weight->packing == LATHE_PACKING_S8_N16K4;
     if ((uint64_t)weight->k > (UINT64_C(1) << 40) / 64 / panels)
         return lathe_fail(l->diag, LATHE_MSG_LOWER_LIMIT, "node '%s': a weight of %lld x %lld is too large", node->name,
                           (long long)weight->k, (long long)weight->n);
-    weight->bytes = panels * (uint64_t)weight->k * 64;
+    /* 16 columns of f32, or of 8 bits with k in groups of 4 */
+    weight->bytes = panels * (bytes ? ((uint64_t)weight->k + 3) / 4 : (uint64_t)weight->k) * 64;
     uint32_t index = lathe_weight_add(l, weight);
     if (index == UINT32_MAX)
         return FAIL_MEMORY(w);
-    struct lathe_fmt_value f = {
-        .dtype = LATHE_F32, .place = LATHE_PLACE_CONSTANT, .packing = 1, .index = index, .bytes = weight->bytes};
+    struct lathe_fmt_value f = {.dtype = bytes ? LATHE_I8 : LATHE_F32,
+                                .place = LATHE_PLACE_CONSTANT,
+                                .packing = (uint8_t)weight->packing,
+                                .index = index,
+                                .bytes = weight->bytes};
     lathe_dim dims[2] = {lathe_dim_const(w->g->dims, weight->k), lathe_dim_const(w->g->dims, weight->n)};
     return new_value(w, &f, 2, dims, lathe_value_at(w->g, node->in[1])->name, UINT32_MAX, out);
 }
@@ -315,7 +320,7 @@ static enum lathe_status lower_node(struct lowering *w, lathe_node_id n) {
     }
     uint32_t first_attr = l->attrs.count;
     if (status == LATHE_OK)
-        status = lower_attrs(w, node, packed);
+        status = lower_attrs(w, node, packed ? w->packed[n].packing : 0);
     if (status == LATHE_OK)
         status = add_step(w, node->op, node->name, node->origin, operands, node->n_in, node->n_out, first_attr,
                           &w->step_of[n]);
@@ -455,6 +460,7 @@ static double products(const struct lathe_lowered *l, const struct lathe_fmt_ste
         out *= (double)l->dim_high[y->dims[i]];
     switch (s->op) {
     case LATHE_OP_LINEAR:
+    case LATHE_OP_LINEAR_Q8:
     case LATHE_OP_MATMUL:
     case LATHE_OP_GEMM:
     case LATHE_OP_MATMUL_INTEGER:

@@ -31,6 +31,12 @@ uint32_t lathe_strings_add(struct lathe_strings *s, const char *text);
 void lathe_strings_finish(struct lathe_strings *s);
 void lathe_strings_free(struct lathe_strings *s);
 
+enum lathe_packing {
+#define PACKING(number, name, text) LATHE_PACKING_##name = number,
+#include "packing.def"
+#undef PACKING
+};
+
 /* One piece of a weight: columns [at, at + columns) of w [K][N] (rows of N when `transposed`). */
 struct lathe_weight_part {
     const void *data;

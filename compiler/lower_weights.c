@@ -14,11 +14,12 @@ struct resolver {
     struct lathe_lowered *l;
     struct lathe_table parts;
     int64_t k;
+    bool bytes; /* weights in 8 bits */
 };
 
 static bool add_part(struct resolver *r, const void *data, enum lathe_dtype dtype, int64_t rows, int64_t cols,
                      bool transposed, int64_t *at) {
-    bool readable = dtype == LATHE_F32 || dtype == LATHE_F16 || dtype == LATHE_BF16;
+    bool readable = r->bytes ? dtype == LATHE_I8 : dtype == LATHE_F32 || dtype == LATHE_F16 || dtype == LATHE_BF16;
     if (!readable || (transposed ? cols : rows) != r->k || r->parts.count == MAX_PARTS)
         return false;
     struct lathe_weight_part part = {data, dtype, *at, transposed ? rows : cols, transposed};
@@ -48,7 +49,7 @@ static bool resolve(struct resolver *r, lathe_value_id v, bool transposed, int64
         return resolve(r, node->in[0], swaps ? !transposed : transposed, at, depth + 1);
     }
     case LATHE_OP_CAST:
-        return value->dtype == LATHE_F32 && resolve(r, node->in[0], transposed, at, depth + 1);
+        return value->dtype == LATHE_F32 && !r->bytes && resolve(r, node->in[0], transposed, at, depth + 1);
     case LATHE_OP_RESHAPE:
         if (lathe_value_is_constant(g, node->in[0])) {
             const struct lathe_value *from = lathe_value_at(g, node->in[0]);
@@ -81,9 +82,11 @@ bool lathe_weight_resolve(struct lathe_lowered *l, lathe_node_id linear, struct 
         !lathe_value_dim_is(g, node->in[1], 1, &dims[1]))
         return false;
     struct resolver r = {.l = l, .parts = {.each = sizeof(struct lathe_weight_part)}, .k = dims[transposed ? 1 : 0]};
+    r.bytes = node->op == LATHE_OP_LINEAR_Q8;
     int64_t at = 0, n = dims[transposed ? 0 : 1];
     bool ok = resolve(&r, node->in[1], transposed, &at, 0) && at == n && r.k > 0 && n > 0;
     if (ok) {
+        out->packing = r.bytes ? LATHE_PACKING_S8_N16K4 : LATHE_PACKING_F32_N16;
         out->parts = lathe_arena_copy(l->arena, r.parts.data, r.parts.count * sizeof *out->parts);
         out->part_count = r.parts.count;
         out->k = r.k;

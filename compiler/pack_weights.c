@@ -133,18 +133,53 @@ static void pack_panel(const struct lathe_weight *w, int64_t first, float *out) 
     }
 }
 
+/* The same into [K/4][16][4] of 8 bits. */
+static void pack_panel_s8(const struct lathe_weight *w, int64_t first, int8_t *out) {
+    int64_t cols = w->n - first < PANEL ? w->n - first : PANEL;
+    if (cols < PANEL || w->k % 4)
+        memset(out, 0, (size_t)((w->k + 3) / 4) * 4 * PANEL);
+    for (uint32_t i = 0; i < w->part_count; i++) {
+        const struct lathe_weight_part *p = &w->parts[i];
+        int64_t begin = first > p->at ? first : p->at;
+        int64_t end = first + cols < p->at + p->columns ? first + cols : p->at + p->columns;
+        const int8_t *from = p->data;
+        for (int64_t c = begin; c < end; c++) {
+            int8_t *to = out + (c - first) * 4;
+            if (p->transposed) {
+                from = (const int8_t *)p->data + (c - p->at) * w->k;
+                for (int64_t k = 0; k < w->k; k += 4, to += 4 * PANEL)
+                    memcpy(to, from + k, (size_t)(w->k - k < 4 ? w->k - k : 4));
+                continue;
+            }
+            for (int64_t k = 0; k < w->k; k++)
+                to[k / 4 * 4 * PANEL + k % 4] = from[k * p->columns + (c - p->at)];
+        }
+    }
+}
+
+/* Bytes of one panel of a packed weight. */
+static uint64_t panel_bytes_of(const struct lathe_weight *w) {
+    return w->packing == LATHE_PACKING_S8_N16K4 ? ((uint64_t)w->k + 3) / 4 * 4 * PANEL
+                                                : (uint64_t)w->k * PANEL * sizeof(float);
+}
+
 struct panel_job {
     const struct lathe_weight *weight;
     int64_t first, count;
-    float *out;
+    char *out;
 };
 
 static void pack_panels(void *user, const struct lathe_team *team) {
     const struct panel_job *job = user;
     int64_t begin, end;
     lathe_team_split(team, job->count, 1, &begin, &end);
-    for (int64_t p = begin; p < end; p++)
-        pack_panel(job->weight, (job->first + p) * PANEL, job->out + p * job->weight->k * PANEL);
+    for (int64_t p = begin; p < end; p++) {
+        char *out = job->out + (uint64_t)p * panel_bytes_of(job->weight);
+        if (job->weight->packing == LATHE_PACKING_S8_N16K4)
+            pack_panel_s8(job->weight, (job->first + p) * PANEL, (int8_t *)out);
+        else
+            pack_panel(job->weight, (job->first + p) * PANEL, (float *)(void *)out);
+    }
 }
 
 /* ---- writing */
@@ -153,7 +188,7 @@ struct writer {
     const struct lathe_weight_sink *sink;
     struct lathe_pool *pool;
     struct file_ranges ranges;
-    float *block;
+    char *block;
     uint64_t block_bytes;
     struct lathe_diag *diag;
 };
@@ -169,7 +204,7 @@ static enum lathe_status write_rows(struct writer *w, const struct lathe_weight 
 }
 
 static enum lathe_status write_packed(struct writer *w, const struct lathe_weight *weight) {
-    uint64_t panel_bytes = (uint64_t)weight->k * PANEL * sizeof(float);
+    uint64_t panel_bytes = panel_bytes_of(weight);
     int64_t panels = (weight->n - 1) / PANEL + 1;
     int64_t at_once = (int64_t)(BLOCK / panel_bytes);
     at_once = at_once < 1 ? 1 : at_once;

@@ -36,6 +36,12 @@ LATHE_NODISCARD enum lathe_status lathe_pipeline_run(struct lathe_graph *g, cons
                                                      const struct lathe_pipeline_options *options,
                                                      struct lathe_report *report, struct lathe_diag *diag);
 
+/* The passes that choose number formats, on a graph that lathe_pipeline_run has left; options->pass.quantize says how. The
+ * counts of fusions in the report stay those of the f32 graph: quantizing takes none away. */
+LATHE_NODISCARD enum lathe_status lathe_pipeline_quantize(struct lathe_graph *g, const struct lathe_target *target,
+                                                          const struct lathe_pipeline_options *options,
+                                                          struct lathe_report *report, struct lathe_diag *diag);
+
 /* ---- lower.c, plan_memory.c, pack_weights.c, emit.c: the graph becomes an artifact in a file or in memory. */
 struct lathe_emit_options {
     const struct lathe_target *target;

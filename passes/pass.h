@@ -10,12 +10,14 @@
 #include "target.h"
 
 struct lathe_report;
+struct lathe_quantize_options; /* calibration.h */
 
 struct lathe_pass_options {
     bool keep_padding;        /* compute rows at mask 0 as the source does */
     int64_t max_batch, max_seq; /* 0: from the graph and target */
     /* static shapes: the bucket that this plan is for; 0: bounded */
     int64_t pin_batch, pin_seq;
+    const struct lathe_quantize_options *quantize; /* NULL: products stay in f32 */
 };
 
 struct lathe_pass_ctx {

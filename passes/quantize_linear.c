@@ -1,0 +1,282 @@
+/* Linear layers on constant weights become linear_q8: signed 8-bit weights with a scale for each output column, inputs
+ * quantized row by row with a zero point while they run. What is not worth it or loses too much stays in f32, and the
+ * report says which layer and why. Works only with a calibration (--precision int8 or auto). */
+#include "calibration.h"
+#include "match.h"
+#include "quantize_weights.h"
+#include "report.h"
+
+#include "ops_enums.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define MIN_N         16 /* a panel: with fewer columns most of it is padding */
+#define MIN_K         16
+#define MAX_K         65793   /* longer sums could leave 32 bits */
+#define ONCE_WEIGHTS  1000000 /* on one row a sequence, smaller weights cost nothing that matters */
+#define LARGEST_RANGE 1e30f   /* a constant of a mask, no activation */
+
+/* Layers that share a weight share its 8-bit form. */
+struct lathe_quantized_weight {
+    lathe_value_id weight;
+    bool transposed, done;
+    struct lathe_calibration_input pooled;
+    struct lathe_q8_layer layer;
+    lathe_value_id w, w_scale, w_sum, x_scale; /* of this run */
+};
+
+static bool is_transposed(const struct lathe_graph *g, lathe_node_id n) {
+    struct lathe_attrs attrs = lathe_node_attrs(g, n);
+    return lathe_attr_int(&attrs, LATHE_ATTR_TRANS_B, 0) != 0;
+}
+
+/* One row a sequence: [batch, K], where batch is the first axis of the inputs. */
+static bool runs_once(const struct lathe_graph *g, lathe_value_id x) {
+    const struct lathe_value *v = &g->values[x];
+    if (v->rank != 2 || g->input_count == 0 || g->values[g->inputs[0]].rank < 2)
+        return false;
+    return lathe_match_dim_equal(g, v->dims[0], g->values[g->inputs[0]].dims[0]);
+}
+
+/* NULL when the layer can and should be in 8 bits, else why not. */
+static const char *why_not(struct lathe_pass_ctx *ctx, lathe_node_id n, const struct lathe_weight_reader *weights,
+                           char *buffer, size_t size) {
+    const struct lathe_graph *g = ctx->graph;
+    const struct lathe_calibration_input *seen =
+        lathe_calibration_of(ctx->options->quantize->calibration, g->nodes[n].in[0]);
+    if (weights->n < MIN_N || weights->k < MIN_K) {
+        snprintf(buffer, size, "small: %lld x %lld, 8 bits pay from %d x %d on", (long long)weights->k,
+                 (long long)weights->n, MIN_K, MIN_N);
+        return buffer;
+    }
+    if (weights->k > MAX_K) {
+        snprintf(buffer, size, "sums over %lld products could leave 32 bits (limit %d)", (long long)weights->k, MAX_K);
+        return buffer;
+    }
+    if (runs_once(g, g->nodes[n].in[0]) && weights->k * weights->n < ONCE_WEIGHTS)
+        return "runs on one row a sequence: little work, and close to the output";
+    if (!seen || seen->rows < 1)
+        return "the calibration has no row for it";
+    if (!seen->finite)
+        return "its input has an infinity or NaN";
+    if (seen->high > LARGEST_RANGE || seen->low < -LARGEST_RANGE) {
+        snprintf(buffer, size, "its input spans %g to %g: constants of a mask reach it", (double)seen->low,
+                 (double)seen->high);
+        return buffer;
+    }
+    return NULL;
+}
+
+/* ---- layers with one weight */
+
+/* The samples of all layers with this weight as one. */
+static bool pool_samples(struct lathe_pass_ctx *ctx, const lathe_node_id *list, uint32_t count,
+                         struct lathe_quantized_weight *s) {
+    const struct lathe_graph *g = ctx->graph;
+    const struct lathe_calibration_input *first = NULL;
+    int64_t rows = 0;
+    uint32_t users = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        if (g->nodes[list[i]].in[1] != s->weight || is_transposed(g, list[i]) != s->transposed)
+            continue;
+        const struct lathe_calibration_input *seen =
+            lathe_calibration_of(ctx->options->quantize->calibration, g->nodes[list[i]].in[0]);
+        if (!seen || !seen->finite || seen->rows < 1 || (first && seen->k != first->k))
+            continue;
+        first = first ? first : seen;
+        rows += seen->rows;
+        users++;
+    }
+    s->pooled = *first;
+    if (users < 2)
+        return true;
+    int64_t k = first->k, at = 0, most = first->rows * 2;
+    int64_t step = (rows + most - 1) / most;
+    float *sample = lathe_arena_alloc_array(ctx->scratch, (size_t)rows, (size_t)k * sizeof *sample);
+    float *absmax = lathe_arena_alloc_array(ctx->scratch, (size_t)k, sizeof *absmax);
+    if (!sample || !absmax)
+        return false;
+    int64_t row = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        if (g->nodes[list[i]].in[1] != s->weight || is_transposed(g, list[i]) != s->transposed)
+            continue;
+        const struct lathe_calibration_input *seen =
+            lathe_calibration_of(ctx->options->quantize->calibration, g->nodes[list[i]].in[0]);
+        if (!seen || !seen->finite || seen->rows < 1 || seen->k != k)
+            continue;
+        for (int64_t c = 0; c < k; c++)
+            absmax[c] = seen->absmax[c] > absmax[c] ? seen->absmax[c] : absmax[c];
+        for (int64_t r = 0; r < seen->rows; r++, row++)
+            if (row % step == 0)
+                memcpy(sample + at++ * k, seen->sample + r * k, (size_t)k * sizeof *sample);
+    }
+    s->pooled.sample = sample;
+    s->pooled.absmax = absmax;
+    s->pooled.rows = at;
+    return true;
+}
+
+static bool make_constants(struct lathe_graph *g, const struct lathe_weight_reader *weights, const char *name,
+                           struct lathe_quantized_weight *s) {
+    const int64_t matrix[2] = {weights->n, weights->k};
+    s->w = lathe_graph_add_constant(g, name, LATHE_I8, 2, matrix, s->layer.w);
+    s->w_scale = lathe_graph_add_constant(g, name, LATHE_F32, 1, &weights->n, s->layer.w_scale);
+    s->w_sum = lathe_graph_add_constant(g, name, LATHE_I32, 1, &weights->n, s->layer.w_sum);
+    s->x_scale =
+        s->layer.x_scale ? lathe_graph_add_constant(g, name, LATHE_F32, 1, &weights->k, s->layer.x_scale) : LATHE_NONE;
+    return s->w != LATHE_NONE && s->w_scale != LATHE_NONE && s->w_sum != LATHE_NONE && !g->out_of_memory;
+}
+
+/* The layer's bias with the mean error taken out. */
+static lathe_value_id shifted_bias(struct lathe_graph *g, lathe_node_id n, int64_t count, const float *shift) {
+    lathe_value_id bias = g->nodes[n].n_in > 2 ? g->nodes[n].in[2] : LATHE_NONE;
+    if (bias != LATHE_NONE && (!lathe_value_is_constant(g, bias) || g->values[bias].dtype != LATHE_F32))
+        return bias;
+    float *data = lathe_arena_alloc_array(g->arena, (size_t)count, sizeof *data);
+    if (!data) {
+        g->out_of_memory = true;
+        return LATHE_NONE;
+    }
+    if (bias != LATHE_NONE)
+        memcpy(data, g->values[bias].data, (size_t)count * sizeof *data);
+    for (int64_t i = 0; i < count; i++)
+        data[i] += shift[i];
+    return lathe_graph_add_constant(g, g->nodes[n].name, LATHE_F32, 1, &count, data);
+}
+
+static void convert(struct lathe_pass_ctx *ctx, lathe_node_id n, const struct lathe_quantized_weight *s,
+                    int64_t columns, unsigned bits) {
+    struct lathe_graph *g = ctx->graph;
+    lathe_value_id old = g->nodes[n].in[1];
+    lathe_value_id residual = g->nodes[n].n_in > 3 ? g->nodes[n].in[3] : LATHE_NONE;
+    lathe_value_id in[7] = {
+        g->nodes[n].in[0], s->w,      s->w_scale, s->w_sum, shifted_bias(g, n, columns, s->layer.shift),
+        residual,          s->x_scale};
+    uint32_t n_in = s->x_scale != LATHE_NONE ? 7 : residual != LATHE_NONE ? 6 : 5;
+    lathe_node_set_op(g, n, LATHE_OP_LINEAR_Q8);
+    lathe_node_set_inputs(g, n, in, n_in);
+    lathe_node_set_int(g, n, LATHE_ATTR_TRANS_B, 1);
+    lathe_node_set_int(g, n, LATHE_ATTR_BITS, bits);
+    lathe_match_drop_unused(g, old);
+    ctx->changes++;
+}
+
+/* ---- report */
+
+static void tell(struct lathe_pass_ctx *ctx, lathe_node_id n, const char *scheme, double error, bool kept,
+                 const char *why) {
+    if (ctx->report)
+        lathe_report_quantization(ctx->report, ctx->graph->nodes[n].name, scheme, error, kept, why);
+}
+
+static void tell_quantized(struct lathe_pass_ctx *ctx, lathe_node_id n, const struct lathe_quantized_weight *s,
+                           unsigned bits) {
+    const struct lathe_calibration_input *seen =
+        lathe_calibration_of(ctx->options->quantize->calibration, ctx->graph->nodes[n].in[0]);
+    char scheme[96], why[256], smoothing[48] = "";
+    snprintf(scheme, sizeof scheme, "s8 weights a column, u%u inputs a row", bits);
+    if (s->layer.x_scale)
+        snprintf(smoothing, sizeof smoothing, ", smoothed with alpha %g", s->layer.alpha);
+    snprintf(why, sizeof why, "input %.4g to %.4g over %lld rows%s, %.2g %% of the weights at the end of their range",
+             (double)seen->low, (double)seen->high, (long long)seen->seen, smoothing, 100 * s->layer.clipped);
+    tell(ctx, n, scheme, s->layer.error, true, why);
+}
+
+/* ---- the pass */
+
+static enum lathe_status quantize(struct lathe_pass_ctx *ctx, struct lathe_quantized_layer *layer,
+                                  const lathe_node_id *list, uint32_t count, struct lathe_quantized_weight *s,
+                                  const struct lathe_weight_reader *weights) {
+    lathe_node_id n = layer->node;
+    struct lathe_graph *g = ctx->graph;
+    bool narrow = ctx->target->int8_scheme == LATHE_INT8_U7S7_PAIRS;
+    struct lathe_q8_settings settings = {.bits = ctx->target->int8_scheme == LATHE_INT8_U8S8 ? 8 : 7,
+                                         .weight_max = narrow ? 63 : 127,
+                                         .jobs = ctx->options->quantize->jobs};
+    if (!s->done) {
+        if (!pool_samples(ctx, list, count, s))
+            return lathe_fail(ctx->diag, LATHE_MSG_NO_MEMORY, "quantize_linear: out of memory");
+        LATHE_TRY(lathe_quantize_weights(weights, &s->pooled, &settings, g->arena, &s->layer, ctx->diag));
+        s->done = true;
+    }
+    double budget = ctx->options->quantize->budget;
+    char why[160];
+    if (!isfinite(s->layer.error)) {
+        tell(ctx, n, "f32", 0, false, "its weights or outputs have an infinity or NaN");
+        return LATHE_OK;
+    }
+    if (budget > 0 && s->layer.error > budget) {
+        snprintf(why, sizeof why, "in 8 bits its error would be over the budget of %g", budget);
+        tell(ctx, n, "f32", s->layer.error, false, why);
+        return LATHE_OK;
+    }
+    layer->candidate = true;
+    layer->error = s->layer.error;
+    if (layer->excluded) {
+        tell(ctx, n, "f32", s->layer.error, false, layer->excluded);
+        return LATHE_OK;
+    }
+    if (s->w == LATHE_NONE && !make_constants(g, weights, g->values[s->weight].name, s))
+        return lathe_fail(ctx->diag, LATHE_MSG_NO_MEMORY, "quantize_linear: out of memory");
+    tell_quantized(ctx, n, s, settings.bits);
+    convert(ctx, n, s, weights->n, settings.bits);
+    return LATHE_OK;
+}
+
+/* Room for the records of all layers; those of an earlier run on the same graph stay. */
+static bool open_log(struct lathe_pass_ctx *ctx, struct lathe_quantize_log *log, const lathe_node_id *list,
+                     uint32_t count) {
+    struct lathe_arena *arena = ctx->graph->arena;
+    if (!log->weights) {
+        log->weights = lathe_arena_alloc_array(arena, (size_t)count + 1, sizeof *log->weights);
+        log->layers = lathe_arena_alloc_array(arena, (size_t)count + 1, sizeof *log->layers);
+        log->layer_count = count;
+        for (uint32_t i = 0; log->layers && i < count; i++)
+            log->layers[i].node = list[i];
+    }
+    for (uint32_t i = 0; log->weights && i < log->weight_count; i++)
+        log->weights[i].w = LATHE_NONE;
+    return log->weights && log->layers && log->layer_count == count;
+}
+
+static struct lathe_quantized_weight *weight_of(struct lathe_quantize_log *log, lathe_value_id weight,
+                                                bool transposed) {
+    for (uint32_t i = 0; i < log->weight_count; i++)
+        if (log->weights[i].weight == weight && log->weights[i].transposed == transposed)
+            return &log->weights[i];
+    log->weights[log->weight_count] =
+        (struct lathe_quantized_weight){.weight = weight, .transposed = transposed, .w = LATHE_NONE};
+    return &log->weights[log->weight_count++];
+}
+
+enum lathe_status lathe_pass_quantize_linear(struct lathe_pass_ctx *ctx) {
+    struct lathe_graph *g = ctx->graph;
+    uint32_t count;
+    if (!ctx->options || !ctx->options->quantize)
+        return LATHE_OK;
+    lathe_node_id *list = lathe_match_nodes(ctx, LATHE_OP_LINEAR, &count);
+    struct lathe_quantize_log *log = ctx->options->quantize->log;
+    struct lathe_weight_reader *weights = lathe_arena_alloc(ctx->scratch, sizeof *weights);
+    if (!weights || !open_log(ctx, log, list, count))
+        return lathe_fail(ctx->diag, LATHE_MSG_NO_MEMORY, "quantize_linear: out of memory");
+    for (uint32_t i = 0; i < count; i++) {
+        lathe_node_id n = list[i];
+        char why[160];
+        if (!lathe_weight_reader_open(g, n, weights)) {
+            tell(ctx, n, "f32", 0, false, "its weights are not constant");
+            continue;
+        }
+        const char *reason = why_not(ctx, n, weights, why, sizeof why);
+        if (reason) {
+            tell(ctx, n, "f32", 0, false, reason);
+            continue;
+        }
+        struct lathe_quantized_weight *s = weight_of(log, g->nodes[n].in[1], is_transposed(g, n));
+        LATHE_TRY(quantize(ctx, &log->layers[i], list, count, s, weights));
+        if (g->out_of_memory)
+            return lathe_fail(ctx->diag, LATHE_MSG_NO_MEMORY, "quantize_linear: out of memory");
+    }
+    return LATHE_OK;
+}

@@ -1,0 +1,467 @@
+/* How the weights are chosen.
+ *
+ * Smoothing: a column of x with large values widens the range of every row. Scaled by r[k], and row k of w by 1/r[k],
+ * the product stays; r follows from the column's and the weight row's largest magnitudes and an exponent alpha, which
+ * is searched on part of the output columns. Scale of an output column: the one of a few below its largest magnitude
+ * that has the least error, weighted by how much the inputs use each weight. Rounding: coordinate descent on |X (q -
+ * w)|^2 over the sample. The first sweep rounds one weight after the other, the most used first, so that each takes up
+ * the error of those before it; further sweeps choose each anew against all others. A ridge keeps q near w where the
+ * sample says little: the noise of the quantized activations, and a share of the input's own energy. What the mean
+ * error still is goes into the bias.
+ *
+ * Every fourth row of the sample takes no part in these choices; the error that is reported is that on these rows. */
+#include "quantize_weights.h"
+
+#include "arena.h"
+#include "threads.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LANES      16
+#define SWEEPS     2
+#define RIDGE      0.3f
+#define TRIAL_ROWS 64
+#define HOLD_OUT   4
+
+/* 16 output columns side by side; the compiler has the widest registers of the plain architecture for them. */
+typedef float quad __attribute__((vector_size(16)));
+struct lanes {
+    quad v[LANES / 4];
+};
+
+struct used {
+    float energy;
+    int32_t index;
+};
+
+struct rounding {
+    const struct lathe_weight_reader *weights;
+    const struct lathe_q8_settings *settings;
+    struct lathe_q8_layer *out;
+    int64_t k, n, rows, held, padded; /* rows to learn from, then `held` to judge by */
+    const float *unscale;             /* [k] 1 / r */
+    float *x;                         /* [k][padded] scaled inputs, column by column */
+    float *noise;                     /* [rows + held][k] quantized inputs less x */
+    float *energy, *ridge;            /* [k] of the rows to learn from */
+    struct used *order;               /* [k] by falling energy */
+    double *error, *size;             /* [n] sums of squares over the held rows */
+    int64_t *clipped;                 /* [n] */
+    float *scratch;                   /* of all threads */
+    size_t scratch_floats;            /* of one */
+};
+
+/* Half to even, for |v| < 2^22. */
+static inline float nearest(float v) {
+    return (v + 12582912.0f) - 12582912.0f;
+}
+
+static inline float clamp(float v, float limit) {
+    return v < -limit ? -limit : v > limit ? limit : v;
+}
+
+static inline struct lanes lanes_load(const float *p) {
+    struct lanes l;
+    memcpy(&l, p, sizeof l);
+    return l;
+}
+
+static inline void lanes_store(float *p, struct lanes l) {
+    memcpy(p, &l, sizeof l);
+}
+
+/* acc += a * b */
+static inline void lanes_add(struct lanes *acc, float a, struct lanes b) {
+    for (int i = 0; i < LANES / 4; i++)
+        acc->v[i] += a * b.v[i];
+}
+
+/* What a row of x becomes: its nearest representable values (runtime operator linear_q8). */
+static void quantize_row(const float *x, int64_t k, unsigned bits, float *out) {
+    float low = 0, high = 0, levels = (float)((1u << bits) - 1);
+    for (int64_t i = 0; i < k; i++) {
+        low = x[i] < low ? x[i] : low;
+        high = x[i] > high ? x[i] : high;
+    }
+    float scale = (high - low) / levels;
+    scale = scale > 0 ? scale : 1;
+    float inverse = 1 / scale, zero = nearest(-low * inverse);
+    for (int64_t i = 0; i < k; i++) {
+        float q = nearest(x[i] * inverse) + zero;
+        q = q < 0 ? 0 : q > levels ? levels : q;
+        out[i] = (q - zero) * scale;
+    }
+}
+
+/* ---- a block of output columns */
+
+/* Columns [first, first + 16) as w[k][16] with rows multiplied by 1 / r; `columns` is scratch of 16 k floats. */
+static void read_block(const struct lathe_weight_reader *weights, int64_t first, const float *unscale, float *columns,
+                       float *w) {
+    int64_t count = weights->n - first < LANES ? weights->n - first : LANES, k = weights->k;
+    memset(w, 0, (size_t)k * LANES * sizeof *w);
+    lathe_weight_reader_columns(weights, first, count, columns);
+    for (int64_t c = 0; c < count; c++)
+        for (int64_t i = 0; i < k; i++)
+            w[i * LANES + c] = columns[c * k + i] * (unscale ? unscale[i] : 1);
+}
+
+static void largest(const float *w, int64_t k, float out[LANES]) {
+    memset(out, 0, LANES * sizeof *out);
+    for (int64_t i = 0; i < k; i++)
+        for (int c = 0; c < LANES; c++)
+            out[c] = fabsf(w[i * LANES + c]) > out[c] ? fabsf(w[i * LANES + c]) : out[c];
+}
+
+/* The scale of each column of the block. */
+static void choose_scales(const struct rounding *j, const float *w, float scale[LANES]) {
+    static const float shares[] = {1.0f, 0.96f, 0.92f, 0.88f, 0.84f, 0.8f, 0.75f, 0.7f};
+    float top[LANES], best[LANES], limit = (float)j->settings->weight_max;
+    largest(w, j->k, top);
+    for (size_t t = 0; t < sizeof shares / sizeof *shares; t++) {
+        float s[LANES], inverse[LANES], error[LANES] = {0};
+        for (int c = 0; c < LANES; c++) {
+            s[c] = top[c] > 0 ? top[c] * shares[t] / limit : 1;
+            inverse[c] = 1 / s[c];
+        }
+        for (int64_t i = 0; i < j->k; i++)
+            for (int c = 0; c < LANES; c++) {
+                float v = w[i * LANES + c], d = clamp(nearest(v * inverse[c]), limit) * s[c] - v;
+                error[c] += (j->energy[i] + j->ridge[i]) * (d * d);
+            }
+        for (int c = 0; c < LANES; c++)
+            if (t == 0 || error[c] < best[c]) {
+                best[c] = error[c];
+                scale[c] = s[c];
+            }
+    }
+}
+
+/* Rounds w (in units of its scale) to q; e[rows][16] becomes X (q - w). */
+static void round_block(const struct rounding *j, const float *w, float *q, float *e) {
+    float limit = (float)j->settings->weight_max;
+    memset(e, 0, (size_t)j->rows * LANES * sizeof *e);
+    memcpy(q, w, (size_t)j->k * LANES * sizeof *q);
+    for (int sweep = 0; sweep < SWEEPS; sweep++) {
+        for (int64_t t = 0; t < j->k; t++) {
+            int64_t i = j->order[t].index;
+            const float *x = j->x + i * j->padded;
+            float energy = j->energy[i], inverse = energy > 0 ? 1 / (energy + j->ridge[i]) : 0, step[LANES];
+            struct lanes sum = {0};
+            for (int64_t r = 0; energy > 0 && r < j->rows; r++)
+                lanes_add(&sum, x[r], lanes_load(e + r * LANES));
+            for (int c = 0; c < LANES; c++) {
+                float before = q[i * LANES + c], own = w[i * LANES + c];
+                float others = sum.v[c / 4][c % 4] - energy * (before - own);
+                float now = clamp(nearest(clamp(own - others * inverse, 2 * limit)), limit);
+                step[c] = now - before;
+                q[i * LANES + c] = now;
+            }
+            struct lanes steps = lanes_load(step);
+            for (int64_t r = 0; energy > 0 && r < j->rows; r++) {
+                struct lanes l = lanes_load(e + r * LANES);
+                lanes_add(&l, x[r], steps);
+                lanes_store(e + r * LANES, l);
+            }
+        }
+    }
+}
+
+/* The mean error over the rows to learn from, and the sums over the held rows. */
+static void judge_block(const struct rounding *j, int64_t first, const float *w, const float *q, const float *e,
+                        const float scale[LANES]) {
+    int64_t count = j->n - first < LANES ? j->n - first : LANES;
+    struct lanes mean = {0};
+    for (int64_t r = 0; r < j->rows; r++) {
+        struct lanes off = lanes_load(e + r * LANES);
+        for (int64_t i = 0; i < j->k; i++)
+            lanes_add(&off, j->noise[r * j->k + i], lanes_load(q + i * LANES));
+        lanes_add(&mean, 1, off);
+    }
+    double error[LANES] = {0}, size[LANES] = {0};
+    for (int64_t r = 0; r < j->held; r++) {
+        struct lanes off = {0}, y = {0};
+        for (int64_t i = 0; i < j->k; i++) {
+            float x = j->x[i * j->padded + j->rows + r];
+            struct lanes wi = lanes_load(w + i * LANES), qi = lanes_load(q + i * LANES);
+            lanes_add(&y, x, wi);
+            for (int c = 0; c < LANES / 4; c++)
+                wi.v[c] = qi.v[c] - wi.v[c];
+            lanes_add(&off, x, wi);
+            lanes_add(&off, j->noise[(j->rows + r) * j->k + i], qi);
+        }
+        for (int c = 0; c < LANES; c++) {
+            double d = (off.v[c / 4][c % 4] - mean.v[c / 4][c % 4] / (float)j->rows) * (double)scale[c];
+            double v = y.v[c / 4][c % 4] * (double)scale[c];
+            error[c] += d * d;
+            size[c] += v * v;
+        }
+    }
+    for (int64_t c = 0; c < count; c++) {
+        j->error[first + c] = error[c];
+        j->size[first + c] = size[c];
+        j->out->shift[first + c] = -(mean.v[c / 4][c % 4] / (float)j->rows) * scale[c];
+    }
+}
+
+static void store_block(const struct rounding *j, int64_t first, const float *q, const float scale[LANES]) {
+    int64_t count = j->n - first < LANES ? j->n - first : LANES;
+    for (int64_t c = 0; c < count; c++) {
+        int8_t *to = j->out->w + (first + c) * j->k;
+        int32_t sum = 0;
+        int64_t clipped = 0;
+        for (int64_t i = 0; i < j->k; i++) {
+            int v = (int)q[i * LANES + c];
+            to[i] = (int8_t)v;
+            sum += v;
+            clipped += v == j->settings->weight_max || v == -j->settings->weight_max;
+        }
+        j->out->w_scale[first + c] = scale[c];
+        j->out->w_sum[first + c] = sum;
+        j->clipped[first + c] = clipped;
+    }
+}
+
+static void round_blocks(void *user, const struct lathe_team *team) {
+    const struct rounding *j = user;
+    int64_t begin, end;
+    lathe_team_split(team, (j->n + LANES - 1) / LANES, 1, &begin, &end);
+    float *w = j->scratch + team->index * j->scratch_floats, *q = w + j->k * LANES, *e = q + j->k * LANES;
+    for (int64_t b = begin; b < end; b++) {
+        float scale[LANES];
+        read_block(j->weights, b * LANES, j->unscale, q, w);
+        choose_scales(j, w, scale);
+        for (int64_t i = 0; i < j->k; i++)
+            for (int c = 0; c < LANES; c++)
+                w[i * LANES + c] *= 1 / scale[c];
+        round_block(j, w, q, e);
+        judge_block(j, b * LANES, w, q, e, scale);
+        store_block(j, b * LANES, q, scale);
+    }
+}
+
+/* ---- smoothing */
+
+/* Largest magnitude in each row of w; false when there is an infinity or NaN. */
+static bool row_maxima(const struct lathe_weight_reader *weights, float *columns, float *out) {
+    bool finite = true;
+    for (int64_t first = 0; first < weights->n; first += LANES) {
+        int64_t count = weights->n - first < LANES ? weights->n - first : LANES;
+        lathe_weight_reader_columns(weights, first, count, columns);
+        for (int64_t c = 0; c < count; c++)
+            for (int64_t i = 0; i < weights->k; i++) {
+                float v = fabsf(columns[c * weights->k + i]);
+                finite &= v <= FLT_MAX;
+                out[i] = v > out[i] ? v : out[i];
+            }
+    }
+    return finite;
+}
+
+/* r of each column for an exponent. Columns or rows of nothing keep away from the ends. */
+static void smoothing(const struct lathe_calibration_input *input, const float *row_max, double alpha, float *r) {
+    float top_x = 0, top_w = 0;
+    for (int64_t i = 0; i < input->k; i++) {
+        top_x = input->absmax[i] > top_x ? input->absmax[i] : top_x;
+        top_w = row_max[i] > top_w ? row_max[i] : top_w;
+    }
+    for (int64_t i = 0; i < input->k; i++) {
+        double x = fmax(input->absmax[i] / (double)top_x, 1e-4), w = fmax(row_max[i] / (double)top_w, 1e-4);
+        /* a power of two and a few bits: scaling by it loses nothing that matters, and is the same everywhere */
+        double exact = pow(w, 1 - alpha) / pow(x, alpha);
+        int exponent;
+        double mantissa = frexp(exact, &exponent);
+        r[i] = (float)ldexp(rint(mantissa * 256) / 256, exponent);
+    }
+}
+
+struct trial {
+    const struct lathe_weight_reader *weights;
+    const struct lathe_calibration_input *input;
+    const struct lathe_q8_settings *settings;
+    float *columns, *w, *q, *x, *noise; /* scratch: 16 k each, x and noise k */
+    int64_t rows;
+};
+
+/* Error of some output columns with smoothing r (NULL: none) and rounding to the nearest. */
+static double try_smoothing(const struct trial *t, const float *r, float *unscale) {
+    int64_t k = t->weights->k, blocks = (t->weights->n + LANES - 1) / LANES, tried = blocks < 3 ? blocks : 3;
+    float limit = (float)t->settings->weight_max;
+    double total = 0;
+    for (int64_t i = 0; r && i < k; i++)
+        unscale[i] = 1 / r[i];
+    for (int64_t b = 0; b < tried; b++) {
+        int64_t first = (tried > 1 ? b * (blocks - 1) / (tried - 1) : 0) * LANES;
+        float top[LANES];
+        read_block(t->weights, first, r ? unscale : NULL, t->columns, t->w);
+        largest(t->w, k, top);
+        for (int c = 0; c < LANES; c++)
+            top[c] = top[c] > 0 ? top[c] / limit : 1;
+        for (int64_t i = 0; i < k; i++)
+            for (int c = 0; c < LANES; c++)
+                t->q[i * LANES + c] = nearest(t->w[i * LANES + c] / top[c]) * top[c];
+        for (int64_t row = 0; row < t->rows; row++) {
+            const float *x = t->input->sample + row * t->input->rows / t->rows * k;
+            struct lanes off = {0};
+            for (int64_t i = 0; i < k; i++)
+                t->x[i] = x[i] * (r ? r[i] : 1);
+            quantize_row(t->x, k, t->settings->bits, t->noise);
+            for (int64_t i = 0; i < k; i++) {
+                lanes_add(&off, t->noise[i], lanes_load(t->q + i * LANES));
+                lanes_add(&off, -t->x[i], lanes_load(t->w + i * LANES));
+            }
+            for (int c = 0; c < LANES; c++)
+                total += (double)off.v[c / 4][c % 4] * (double)off.v[c / 4][c % 4];
+        }
+    }
+    return total;
+}
+
+/* The exponent of least error into *alpha and its scales into r; false when no smoothing is worth it. */
+static bool choose_smoothing(struct trial *t, const float *row_max, float *r, float *unscale, double *alpha) {
+    static const double exponents[] = {0.3, 0.4, 0.5, 0.6, 0.7};
+    double plain = try_smoothing(t, NULL, unscale), best = plain;
+    *alpha = 0;
+    for (size_t i = 0; i < sizeof exponents / sizeof *exponents; i++) {
+        smoothing(t->input, row_max, exponents[i], r);
+        double error = try_smoothing(t, r, unscale);
+        if (error < best) {
+            best = error;
+            *alpha = exponents[i];
+        }
+    }
+    if (!(best < 0.97 * plain)) /* of the squares; less does not pay for a multiplication an element */
+        *alpha = 0;
+    if (*alpha > 0)
+        smoothing(t->input, row_max, *alpha, r);
+    return *alpha > 0;
+}
+
+/* ---- a layer */
+
+static int by_energy(const void *a, const void *b) {
+    const struct used *x = a, *y = b;
+    if (x->energy != y->energy)
+        return x->energy > y->energy ? -1 : 1;
+    return x->index < y->index ? -1 : x->index > y->index;
+}
+
+/* Row r of the sample in the order of use: those to learn from, then the held ones, which are all where there are few.
+ */
+static int64_t sample_row(int64_t rows, int64_t held, int64_t r) {
+    if (held == rows)
+        return r % rows;
+    return r < rows ? r / (HOLD_OUT - 1) * HOLD_OUT + r % (HOLD_OUT - 1) : (r - rows) * HOLD_OUT + HOLD_OUT - 1;
+}
+
+static void fill_inputs(struct rounding *j, const struct lathe_calibration_input *input, const float *r, float *row) {
+    double noise = 0;
+    for (int64_t t = 0; t < j->rows + j->held; t++) {
+        const float *x = input->sample + sample_row(j->rows, j->held, t) * j->k;
+        float *out = j->noise + t * j->k;
+        for (int64_t i = 0; i < j->k; i++)
+            row[i] = x[i] * (r ? r[i] : 1);
+        quantize_row(row, j->k, j->settings->bits, out);
+        for (int64_t i = 0; i < j->k; i++) {
+            out[i] -= row[i];
+            j->x[i * j->padded + t] = row[i];
+            noise += t < j->rows ? (double)out[i] * (double)out[i] : 0;
+        }
+    }
+    for (int64_t i = 0; i < j->k; i++) {
+        float sum = 0;
+        for (int64_t t = 0; t < j->rows; t++)
+            sum += j->x[i * j->padded + t] * j->x[i * j->padded + t];
+        j->energy[i] = sum;
+        j->ridge[i] = RIDGE * sum + (float)(noise / (double)j->k);
+        j->order[i] = (struct used){sum, (int32_t)i};
+    }
+}
+
+static enum lathe_status run(struct rounding *j, struct lathe_diag *diag) {
+    struct lathe_pool *pool = NULL;
+    unsigned jobs = j->settings->jobs < 1 ? 0 : (unsigned)j->settings->jobs;
+    jobs = jobs > LATHE_MAX_THREADS ? LATHE_MAX_THREADS : jobs;
+    LATHE_TRY(lathe_pool_new(&(struct lathe_pool_options){.threads = jobs}, &pool, diag));
+    j->scratch_floats = (size_t)j->k * LANES * 2 + (size_t)j->rows * LANES;
+    j->scratch = calloc(lathe_pool_threads(pool) * j->scratch_floats + 1, sizeof *j->scratch);
+    enum lathe_status status = LATHE_OK;
+    if (j->scratch)
+        lathe_pool_run(pool, round_blocks, j);
+    else
+        status = lathe_fail(diag, LATHE_MSG_NO_MEMORY, "quantizing weights: out of memory");
+    free(j->scratch);
+    lathe_pool_free(&pool);
+    return status;
+}
+
+static void sum_up(const struct rounding *j) {
+    double error = 0, size = 0, clipped = 0;
+    for (int64_t c = 0; c < j->n; c++) {
+        error += j->error[c];
+        size += j->size[c];
+        clipped += (double)j->clipped[c];
+    }
+    j->out->error = size > 0 ? sqrt(error / size) : error > 0 ? 1 : 0;
+    j->out->clipped = clipped / ((double)j->k * (double)j->n);
+}
+
+enum lathe_status lathe_quantize_weights(const struct lathe_weight_reader *weights,
+                                         const struct lathe_calibration_input *input,
+                                         const struct lathe_q8_settings *settings, struct lathe_arena *arena,
+                                         struct lathe_q8_layer *out, struct lathe_diag *diag) {
+    int64_t k = weights->k, n = weights->n;
+    size_t columns = (size_t)n;
+    *out = (struct lathe_q8_layer){0};
+    struct rounding j = {.weights = weights, .settings = settings, .out = out, .k = k, .n = n};
+    j.held = input->rows >= 4 * HOLD_OUT ? input->rows / HOLD_OUT : input->rows;
+    j.rows = j.held < input->rows ? j.held * (HOLD_OUT - 1) : input->rows;
+    j.padded = j.rows + j.held;
+    out->w = lathe_arena_alloc_array(arena, columns, (size_t)k);
+    out->w_scale = lathe_arena_alloc_array(arena, columns, sizeof *out->w_scale);
+    out->w_sum = lathe_arena_alloc_array(arena, columns, sizeof *out->w_sum);
+    out->shift = lathe_arena_alloc_array(arena, columns, sizeof *out->shift);
+    float *r = lathe_arena_alloc_array(arena, (size_t)k, sizeof *r);
+    struct lathe_arena *own = lathe_arena_new();
+    if (!own)
+        return lathe_fail(diag, LATHE_MSG_NO_MEMORY, "quantizing weights: out of memory");
+    float *unscale = lathe_arena_alloc_array(own, (size_t)k, sizeof *unscale);
+    float *row_max = lathe_arena_alloc_array(own, (size_t)k, sizeof *row_max);
+    float *scratch = lathe_arena_alloc_array(own, (size_t)k, (3 * LANES + 2) * sizeof *scratch);
+    j.x = lathe_arena_alloc_array(own, (size_t)k, (size_t)j.padded * sizeof *j.x);
+    j.noise = lathe_arena_alloc_array(own, (size_t)k, (size_t)j.padded * sizeof *j.noise);
+    j.energy = lathe_arena_alloc_array(own, (size_t)k, sizeof *j.energy);
+    j.ridge = lathe_arena_alloc_array(own, (size_t)k, sizeof *j.ridge);
+    j.order = lathe_arena_alloc_array(own, (size_t)k, sizeof *j.order);
+    j.error = lathe_arena_alloc_array(own, columns, sizeof *j.error);
+    j.size = lathe_arena_alloc_array(own, columns, sizeof *j.size);
+    j.clipped = lathe_arena_alloc_array(own, columns, sizeof *j.clipped);
+    enum lathe_status status = LATHE_OK;
+    if (!out->w || !out->w_scale || !out->w_sum || !out->shift || !r || !unscale || !row_max || !scratch || !j.x ||
+        !j.noise || !j.energy || !j.ridge || !j.order || !j.error || !j.size || !j.clipped) {
+        status = lathe_fail(diag, LATHE_MSG_NO_MEMORY, "quantizing weights: out of memory");
+    } else {
+        float *w = scratch + k * LANES, *q = w + k * LANES, *x = q + k * LANES;
+        struct trial t = {
+            weights, input, settings, scratch, w, q, x, x + k, input->rows < TRIAL_ROWS ? input->rows : TRIAL_ROWS};
+        if (!row_maxima(weights, scratch, row_max)) {
+            out->error = NAN;
+            goto done;
+        }
+        if (choose_smoothing(&t, row_max, r, unscale, &out->alpha)) {
+            out->x_scale = r;
+            for (int64_t i = 0; i < k; i++)
+                unscale[i] = 1 / r[i];
+            j.unscale = unscale;
+        }
+        fill_inputs(&j, input, out->x_scale, x);
+        qsort(j.order, (size_t)k, sizeof *j.order, by_energy);
+        status = run(&j, diag);
+        sum_up(&j);
+    }
+done:
+    lathe_arena_free(&own);
+    return status;
+}

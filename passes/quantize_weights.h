@@ -1,0 +1,33 @@
+/* Weights of one linear layer in 8 bits, rounded for low error of the layer's output. Plain arithmetic of a fixed order:
+ * the same bytes on every machine and for every number of threads. */
+#ifndef LATHE_QUANTIZE_WEIGHTS_H
+#define LATHE_QUANTIZE_WEIGHTS_H
+
+#include "calibration.h"
+#include "weight_reader.h"
+
+struct lathe_q8_settings {
+    unsigned bits;  /* of the activations: 8 or 7 */
+    int weight_max; /* 127, or 63 */
+    int jobs;
+};
+
+/* Everything is the caller's arena's. */
+struct lathe_q8_layer {
+    int8_t *w;      /* [n][k] */
+    float *w_scale; /* [n] */
+    int32_t *w_sum; /* [n] */
+    float *shift;   /* [n] to be added to the bias: the mean error seen, with its sign turned */
+    float *x_scale; /* [k], NULL: columns are left as they are */
+    double error;   /* |y8 - y| / |y| over the sample */
+    double alpha;   /* of the smoothing, 0: none */
+    double clipped; /* share of the weights at the ends of their range */
+};
+
+/* `out` arrays are allocated in `arena`. LATHE_INTERNAL with LATHE_MSG_NO_MEMORY when memory runs out. */
+LATHE_NODISCARD enum lathe_status lathe_quantize_weights(const struct lathe_weight_reader *weights,
+                                                         const struct lathe_calibration_input *input,
+                                                         const struct lathe_q8_settings *settings,
+                                                         struct lathe_arena *arena, struct lathe_q8_layer *out,
+                                                         struct lathe_diag *diag);
+#endif
