@@ -12,6 +12,7 @@
 #include "gemm_pack_a_body.h"
 #include "kernel_rows.h"
 #include "math_body.h"
+#include "unroll.h"
 
 #include <string.h>
 
@@ -33,11 +34,11 @@ static void attention_add_bias(const float *bias, size_t ldb, size_t nq, size_t 
     for (; j + VN <= hi; j += VN)
         for (size_t q = 0; q < nq; q += VN) {
             vf block[VN];
-#pragma GCC unroll 16
+            LATHE_UNROLL
             for (size_t i = 0; i < VN; i++)
                 block[i] = q + i < nq ? v_load(bias + (q + i) * ldb + j) : v_set1(0.0f);
             v_transpose(block);
-#pragma GCC unroll 16
+            LATHE_UNROLL
             for (size_t i = 0; i < VN; i++) {
                 float *s = strip + (j + i) * AQ + q;
                 v_store(s, v_load(s) + block[i]);
@@ -218,11 +219,11 @@ static void attention_finish(const struct attention_state *st, size_t g) {
         vf f = v_load(factor);
         for (; c + VN <= args->dv; c += VN) {
             vf block[VN];
-#pragma GCC unroll 16
+            LATHE_UNROLL
             for (size_t i = 0; i < VN; i++)
                 block[i] = v_load(o + (c + i) * AQ + q) * f;
             v_transpose(block);
-#pragma GCC unroll 16
+            LATHE_UNROLL
             for (size_t i = 0; i < VN; i++)
                 if (i < lanes)
                     v_store(args->out + (q0 + q + i) * args->ldo + c, block[i]);

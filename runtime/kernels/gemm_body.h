@@ -10,6 +10,7 @@
 
 #include "kernel.h"
 #include "math_body.h"
+#include "unroll.h"
 
 #define GEMM_VP          (16 / VN) /* vectors a panel */
 #define GEMM_MAX_VECTORS 8
@@ -86,16 +87,16 @@ static inline __attribute__((always_inline)) void gemm_steps(const size_t rows, 
     const size_t vectors = panels * GEMM_VP;
     for (size_t t = 0; t < k; t++, a += lda, b += ldb, fetch += step) {
         vf bv[GEMM_MAX_VECTORS];
-#pragma GCC unroll 8
+        LATHE_UNROLL
         for (size_t v = 0; v < vectors; v++)
             bv[v] = v_load(b + v / GEMM_VP * stride + v % GEMM_VP * VN);
-#pragma GCC unroll 4
+        LATHE_UNROLL
         for (size_t p = 0; p < panels; p++)
             __builtin_prefetch(fetch + p * stride, 0, 2);
-#pragma GCC unroll 16
+        LATHE_UNROLL
         for (size_t r = 0; r < rows; r++) {
             vf av = v_set1(a[r]);
-#pragma GCC unroll 8
+            LATHE_UNROLL
             for (size_t v = 0; v < vectors; v++)
                 acc[r][v] = v_fma(av, bv[v], acc[r][v]);
         }
@@ -109,20 +110,22 @@ static inline __attribute__((always_inline)) void gemm_panels(const size_t rows,
     vf acc[GEMM_MR][GEMM_MAX_VECTORS];
     size_t ldc = tile->ldc;
     bool whole = cols == panels * 16;
-#pragma GCC unroll 16
-    for (size_t r = 0; r < rows; r++)
-#pragma GCC unroll 8
+    LATHE_UNROLL
+    for (size_t r = 0; r < rows; r++) {
+        LATHE_UNROLL
         for (size_t v = 0; v < vectors; v++)
             acc[r][v] = v_set1(0.0f);
+    }
     if (tile->accumulate) {
-#pragma GCC unroll 16
-        for (size_t r = 0; r < rows; r++)
-#pragma GCC unroll 8
+        LATHE_UNROLL
+        for (size_t r = 0; r < rows; r++) {
+            LATHE_UNROLL
             for (size_t v = 0; v < vectors; v++)
                 if (whole)
                     acc[r][v] = v_load(c + r * ldc + v * VN);
                 else if (v * VN < cols)
                     acc[r][v] = v_load_n(c + r * ldc + v * VN, cols - v * VN < VN ? cols - v * VN : VN);
+        }
     }
     /* Lines of B are asked for early: those that the caller names; else this group's own, `ahead` steps before their
      * turn, and in the last steps those of the next group. */
@@ -138,22 +141,24 @@ static inline __attribute__((always_inline)) void gemm_panels(const size_t rows,
     if (tile->epilogue) {
         /* Through a buffer: lines of C far apart may share one set of the first cache. */
         float sums[GEMM_MR * 16 * GEMM_MAX_VECTORS / GEMM_VP] __attribute__((aligned(64)));
-#pragma GCC unroll 16
-        for (size_t r = 0; r < rows; r++)
-#pragma GCC unroll 8
+        LATHE_UNROLL
+        for (size_t r = 0; r < rows; r++) {
+            LATHE_UNROLL
             for (size_t v = 0; v < vectors; v++)
                 v_store(sums + (r * vectors + v) * VN, acc[r][v]);
+        }
         gemm_finish(rows, cols, (size_t)(c - tile->c), sums, panels * 16, c, ldc, tile->epilogue);
         return;
     }
-#pragma GCC unroll 16
-    for (size_t r = 0; r < rows; r++)
-#pragma GCC unroll 8
+    LATHE_UNROLL
+    for (size_t r = 0; r < rows; r++) {
+        LATHE_UNROLL
         for (size_t v = 0; v < vectors; v++)
             if (whole)
                 v_store(c + r * ldc + v * VN, acc[r][v]);
             else if (v * VN < cols)
                 v_store_n(c + r * ldc + v * VN, acc[r][v], cols - v * VN < VN ? cols - v * VN : VN);
+    }
 }
 
 /* All panels of a tile of `rows` rows (a constant after inlining), `width` at a time. */

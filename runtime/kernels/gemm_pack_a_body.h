@@ -2,6 +2,8 @@
 #ifndef LATHE_GEMM_PACK_A_BODY_H
 #define LATHE_GEMM_PACK_A_BODY_H
 
+#include "unroll.h"
+
 #if VN == 1
 static inline void gemm_pack_a(size_t rows, size_t k, const float *a, size_t lda, float *out, size_t stride) {
     for (size_t t = 0; t < k; t++)
@@ -15,11 +17,11 @@ static inline void gemm_pack_a(size_t rows, size_t k, const float *a, size_t lda
     size_t t = 0;
     for (; t + VN <= k; t += VN) {
         vf block[VN];
-#pragma GCC unroll 16
+        LATHE_UNROLL
         for (size_t r = 0; r < VN; r++)
             block[r] = r < rows ? v_load(a + r * lda + t) : v_set1(0.0f);
         v_transpose(block);
-#pragma GCC unroll 16
+        LATHE_UNROLL
         for (size_t i = 0; i < VN; i++)
             v_store(out + (t + i) * stride, block[i]);
     }

@@ -14,11 +14,12 @@ static inline __attribute__((always_inline)) void plain_panel(const size_t rows,
             for (size_t j = 0; j < cols; j++)
                 acc[r][j] = c[r * tile->ldc + j];
     const float *a = tile->a;
-    for (size_t t = 0; t < tile->k; t++, a += tile->lda, b += tile->ldb)
-#pragma GCC unroll 4
+    for (size_t t = 0; t < tile->k; t++, a += tile->lda, b += tile->ldb) {
+        LATHE_UNROLL
         for (size_t r = 0; r < rows; r++)
             for (size_t j = 0; j < 16; j++)
                 acc[r][j] += a[r] * b[j];
+    }
     if (tile->epilogue)
         gemm_finish(rows, cols, column, acc[0], 16, c, tile->ldc, tile->epilogue);
     else

@@ -6,19 +6,21 @@
 
 #include "kernel_rows.h"
 #include "math_body.h"
+#include "unroll.h"
 
 /* x = a (+ residual), stored to `out` when there is a residual; returns the sum of x. */
 static inline float row_load_sum(size_t n, const float *a, const float *residual, float *out) {
     vf s[4] = {v_set1(0.0f), v_set1(0.0f), v_set1(0.0f), v_set1(0.0f)};
     size_t i = 0;
     if (residual) {
-        for (; i + 4 * VN <= n; i += 4 * VN)
-#pragma GCC unroll 4
+        for (; i + 4 * VN <= n; i += 4 * VN) {
+            LATHE_UNROLL
             for (size_t u = 0; u < 4; u++) {
                 vf x = v_load(a + i + u * VN) + v_load(residual + i + u * VN);
                 v_store(out + i + u * VN, x);
                 s[u] = s[u] + x;
             }
+        }
         for (; i < n; i += VN) {
             size_t m = n - i < VN ? n - i : VN;
             vf x = v_load_n(a + i, m) + v_load_n(residual + i, m);
@@ -26,10 +28,11 @@ static inline float row_load_sum(size_t n, const float *a, const float *residual
             s[0] = s[0] + x;
         }
     } else {
-        for (; i + 4 * VN <= n; i += 4 * VN)
-#pragma GCC unroll 4
+        for (; i + 4 * VN <= n; i += 4 * VN) {
+            LATHE_UNROLL
             for (size_t u = 0; u < 4; u++)
                 s[u] = s[u] + v_load(a + i + u * VN);
+        }
         for (; i < n; i += VN)
             s[0] = s[0] + v_load_n(a + i, n - i < VN ? n - i : VN);
     }
@@ -57,13 +60,14 @@ void ROWS_NAME(layer_norm_f32)(size_t count, size_t n, const float *a, const flo
         vf d1[4] = {v_set1(0.0f), v_set1(0.0f), v_set1(0.0f), v_set1(0.0f)};
         vf d2[4] = {v_set1(0.0f), v_set1(0.0f), v_set1(0.0f), v_set1(0.0f)};
         size_t i = 0;
-        for (; i + 4 * VN <= n; i += 4 * VN)
-#pragma GCC unroll 4
+        for (; i + 4 * VN <= n; i += 4 * VN) {
+            LATHE_UNROLL
             for (size_t u = 0; u < 4; u++) {
                 vf d = v_load(x + i + u * VN) - m;
                 d1[u] = d1[u] + d;
                 d2[u] = v_fma(d, d, d2[u]);
             }
+        }
         for (; i + VN <= n; i += VN) {
             vf d = v_load(x + i) - m;
             d1[0] = d1[0] + d;
@@ -102,12 +106,13 @@ void ROWS_NAME(rms_norm_f32)(size_t count, size_t n, const float *a, const float
     for (size_t row = 0; row < count; row++, a += n, y += n) {
         vf s[4] = {v_set1(0.0f), v_set1(0.0f), v_set1(0.0f), v_set1(0.0f)};
         size_t i = 0;
-        for (; i + 4 * VN <= n; i += 4 * VN)
-#pragma GCC unroll 4
+        for (; i + 4 * VN <= n; i += 4 * VN) {
+            LATHE_UNROLL
             for (size_t u = 0; u < 4; u++) {
                 vf x = v_load(a + i + u * VN);
                 s[u] = v_fma(x, x, s[u]);
             }
+        }
         for (; i < n; i += VN) {
             vf x = v_load_n(a + i, n - i < VN ? n - i : VN);
             s[0] = v_fma(x, x, s[0]);
