@@ -92,7 +92,7 @@ static uint32_t default_of(const struct lathe_value *v) {
     return LATHE_DEFAULT_NONE;
 }
 
-/* One row a token: the first two sizes are those of an integer input [B,S]. */
+/* One row a token: the first two sizes are those of an input [B,S] of ids or of a mask. */
 static bool is_per_token(struct lathe_graph *g, lathe_value_id out) {
     const struct lathe_value *v = lathe_value_at(g, out);
     if (v->rank < 2)
@@ -100,7 +100,8 @@ static bool is_per_token(struct lathe_graph *g, lathe_value_id out) {
     for (uint32_t i = 0; i < g->input_count; i++) {
         const struct lathe_value *in = lathe_value_at(g, g->inputs[i]);
         int64_t fixed;
-        if (in->rank == 2 && lathe_dtype_is_integer(in->dtype) &&
+        bool tokens = lathe_dtype_is_integer(in->dtype) || strstr(in->name, "mask");
+        if (in->rank == 2 && tokens &&
             lathe_dim_resolve(g->dims, in->dims[0]) == lathe_dim_resolve(g->dims, v->dims[0]) &&
             lathe_dim_resolve(g->dims, in->dims[1]) == lathe_dim_resolve(g->dims, v->dims[1]) &&
             (v->rank > 2 || !lathe_value_dim_is(g, g->inputs[i], 1, &fixed)))

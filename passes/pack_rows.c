@@ -353,7 +353,7 @@ static bool pack_graph(struct lathe_pass_ctx *ctx, struct lathe_row_region *regi
 static bool zero_outputs(struct lathe_pass_ctx *ctx, const struct lathe_row_region *region) {
     struct lathe_graph *g = ctx->graph;
     int64_t batch, seq;
-    if (region->keys == LATHE_NONE ||
+    if (region->keys == LATHE_NONE || !lathe_row_keys_are_mask(g, region->keys) ||
         (lathe_dim_is_const(g->dims, region->batch, &batch) && lathe_dim_is_const(g->dims, region->seq, &seq)))
         return true;
     uint32_t count = g->value_count;

@@ -325,6 +325,77 @@ static bool add_position(struct lathe_row_region *region, int64_t position) {
     return true;
 }
 
+/* The input that says which tokens are real, as the users of an artifact find it (lathe_feeds_mask). */
+static bool is_token_mask(const struct lathe_graph *g, lathe_value_id input) {
+    lathe_value_id mask = LATHE_NONE;
+    for (uint32_t i = 0; i < g->input_count; i++) {
+        const struct lathe_value *v = &g->values[g->inputs[i]];
+        if (!strcmp(v->name, "attention_mask"))
+            return g->inputs[i] == input;
+        if (mask == LATHE_NONE && v->rank == 2 && strstr(v->name, "mask"))
+            mask = g->inputs[i];
+    }
+    return input == mask;
+}
+
+bool lathe_row_keys_are_mask(const struct lathe_graph *g, lathe_value_id v) {
+    bool kept = true; /* where v is not 0 */
+    for (int depth = 0; depth < 12; depth++) {
+        lathe_node_id n = g->values[v].producer;
+        double number;
+        int constant;
+        if (g->values[v].is_input)
+            return kept && is_token_mask(g, v);
+        if (n == LATHE_NONE)
+            return false;
+        const lathe_value_id *in = g->nodes[n].in;
+        switch (g->nodes[n].op) {
+        case LATHE_OP_CAST:
+        case LATHE_OP_RESHAPE:
+            v = in[0];
+            break;
+        case LATHE_OP_NOT:
+            kept = !kept;
+            v = in[0];
+            break;
+        case LATHE_OP_EQUAL:
+            constant = lathe_value_is_constant(g, in[1]);
+            if (!lathe_match_number(g, in[constant], &number) || (number != 0 && number != 1))
+                return false;
+            kept = number == 1 ? kept : !kept;
+            v = in[1 - constant];
+            break;
+        case LATHE_OP_GREATER:
+            if (!lathe_match_number(g, in[1], &number) || number < 0 || number >= 1)
+                return false;
+            v = in[0];
+            break;
+        default:
+            return false;
+        }
+    }
+    return false;
+}
+
+/* Rows at masked tokens are 0 in what is given out: only where the mask that a user sees says which those are, and the
+ * value has a row a token as the mask has. */
+static bool outputs_allow(struct lathe_pass_ctx *ctx, const struct lathe_row_region *region) {
+    const struct lathe_graph *g = region->graph;
+    bool mask = lathe_row_keys_are_mask(g, region->keys);
+    for (uint32_t i = 0; i < g->output_count; i++) {
+        lathe_value_id v = g->outputs[i];
+        if (v >= region->values || !region->lead[v] || region->entry[v] || region->zero[v] ||
+            (mask && region->lead[v] == 2))
+            continue;
+        lathe_pass_missed(ctx, "pack_rows", g->values[v].producer,
+                          mask ? "output %s has its tokens in one axis with the batch"
+                               : "output %s has rows of tokens that no attention_mask input marks",
+                          g->values[v].name);
+        return false;
+    }
+    return true;
+}
+
 /* Every reader outside must be one that masked rows cannot reach. */
 static bool readers_allow(struct lathe_pass_ctx *ctx, struct lathe_row_region *region) {
     const struct lathe_graph *g = region->graph;
@@ -480,7 +551,7 @@ enum lathe_status lathe_row_region_find(struct lathe_pass_ctx *ctx, struct lathe
     }
     spread(region);
     find_zeros(region);
-    if (!readers_allow(ctx, region)) {
+    if (!readers_allow(ctx, region) || !outputs_allow(ctx, region)) {
         region->attentions = 0;
         return LATHE_OK;
     }

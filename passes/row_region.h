@@ -41,6 +41,9 @@ int lathe_row_lead(const struct lathe_row_region *region, lathe_value_id v);
 /* The roles of n's operands if n computes its outputs row by row; *lead is that of its outputs. */
 bool lathe_row_rule(const struct lathe_row_region *region, lathe_node_id n, enum lathe_row_role *roles, int *lead);
 
+/* keys is 0 exactly where the input that marks real tokens is 0 (or false). */
+bool lathe_row_keys_are_mask(const struct lathe_graph *g, lathe_value_id keys);
+
 /* ---- row_readers.c: what may read rows from outside */
 /* v is 0 exactly where the keys are 0 (1), is not 0 (true) there (2), or neither is known (0). */
 int lathe_row_mask_kind(const struct lathe_row_region *region, lathe_value_id v, int depth);

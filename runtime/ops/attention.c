@@ -205,13 +205,31 @@ static struct lathe_attention_f32_args head_args(const struct attention *at, con
     };
 }
 
+/* The softmax over all keys, masked or not, with what the plane adds. */
+static void unmasked_queries(const struct attention *at, const struct sequence *s, int64_t head, int64_t q0, int64_t nq,
+                             struct buffers *buf) {
+    struct sequence whole = *s;
+    whole.key0 = 0;
+    whole.keys = s->all_keys;
+    whole.holes = NULL;
+    bool adds = at->plane.data && !at->plane.is_bool && s->all_keys > 0;
+    int64_t step = adds ? GROUP : nq; /* as many as the copy of a plane holds */
+    for (int64_t i = 0; i < nq; i += step) {
+        int64_t n = nq - i < step ? nq - i : step;
+        struct lathe_attention_f32_args args = head_args(at, s, head, q0 + i, n, buf);
+        args.nk = (size_t)s->all_keys;
+        if (adds)
+            set_plane(at, &whole, head, q0 + i, n, buf, &args);
+        at->call->kernels->attention_f32(&args);
+    }
+}
+
 /* Queries whose keys are all masked out, a run of them: what the source makes of them. */
 static void masked_queries(const struct attention *at, const struct sequence *s, int64_t head, int64_t q0, int64_t nq,
                            struct buffers *buf) {
     struct lathe_attention_f32_args args = head_args(at, s, head, q0, nq, buf);
-    args.nk = (size_t)s->all_keys;
     if (at->masked_row == LATHE_MASKED_SOFTMAX) {
-        at->call->kernels->attention_f32(&args);
+        unmasked_queries(at, s, head, q0, nq, buf);
     } else if (at->masked_row == LATHE_MASKED_UNIFORM && s->all_keys > 0) {
         const struct lathe_kernels *kernels = at->call->kernels;
         float count = (float)s->all_keys;

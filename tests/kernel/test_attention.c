@@ -293,25 +293,25 @@ static void planes(void **state) {
                         for (int c = 0; c < D; c++)
                             p[j] += (double)q[c] * k[c];
                         p[j] /= sqrt((double)D);
-                        raw[j] = p[j];
-                        raw_max = p[j] > raw_max ? p[j] : raw_max;
                         int64_t at = (((dims[0] > 1 ? b : 0) * dims[1] + (dims[1] > 1 ? h : 0)) * dims[2] +
                                       (dims[2] > 1 ? i : 0)) *
                                          dims[3] +
                                      (dims[3] > 1 ? j : 0);
-                        if (boolean && !u[at])
-                            p[j] = -INFINITY;
                         if (!boolean)
                             p[j] += f[at];
+                        raw[j] = p[j]; /* what is added stays when all keys are masked */
+                        raw_max = p[j] > raw_max ? p[j] : raw_max;
+                        if (boolean && !u[at])
+                            p[j] = -INFINITY;
                         if (with_keys && !keys[b * s + j])
                             p[j] = -INFINITY;
                         max = p[j] > max ? p[j] : max;
                     }
                     for (int64_t j = 0; j < s; j++) {
                         if (max == -INFINITY)
-                            p[j] = rule == LATHE_MASKED_UNIFORM   ? 1
-                                   : rule == LATHE_MASKED_SOFTMAX ? exp(raw[j] - raw_max)
-                                                                  : 0;
+                            p[j] = rule == LATHE_MASKED_UNIFORM                          ? 1
+                                   : rule == LATHE_MASKED_SOFTMAX && raw_max > -INFINITY ? exp(raw[j] - raw_max)
+                                                                                         : 0;
                         else
                             p[j] = exp(p[j] - max);
                         sum += p[j];

@@ -46,6 +46,28 @@ static const struct pass_case cases[] = {
      MODEL "%f : f32[batch*seq, 2] = reshape(%h)\n%l : f32[batch*seq, 2] = linear(%f, %wo)\n"
            "%s : f32[batch, seq, 2] = reshape(%l)\noutput %s as \"s\"\n",
      PACKED " unpack_rows=1 linear=3"},
+    {"rows merged in an output", "pack_rows", MODEL "%f : f32[batch*seq, 2] = reshape(%h)\noutput %f as \"f\"\n",
+     "row_map=0 attention=1\nmissed:tokens in one axis with the batch"},
+    {"a padding mask: token outputs as the source has them", "pack_rows",
+     "input %attention_mask : i64[batch, seq]\n%b : bool[batch, seq] = cast(%attention_mask) {to=9}\n"
+     "%not : bool[batch, seq] = not(%b)\ninput %e : f32[batch, seq, 2]\n"
+     "%h : f32[batch, seq, 2] = attention(%e, %e, %e, %not) {heads=1, head_dim=2, v_head_dim=2, kv_heads=1, "
+     "scale=0.7}\noutput %h as \"h\"\n",
+     "row_map=0 attention=1 where=0\nmissed:no attention_mask input marks"},
+    {"a mask made of the ids: token outputs as the source has them", "pack_rows",
+     "input %ids : i64[batch, seq]\nconst %pad : i64[] = {1}\n%p : bool[batch, seq] = equal(%ids, %pad)\n"
+     "%mask : bool[batch, seq] = not(%p)\nconst %word : f32[5, 2] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}\n"
+     "%e : f32[batch, seq, 2] = gather(%word, %ids) {axis=0}\n"
+     "%h : f32[batch, seq, 2] = attention(%e, %e, %e, %mask) {heads=1, head_dim=2, v_head_dim=2, kv_heads=1, "
+     "scale=0.7}\noutput %h as \"h\"\n",
+     "row_map=0 attention=1 where=0\nmissed:no attention_mask input marks"},
+    {"a mask made of the ids: first token", "pack_rows",
+     "input %ids : i64[batch, seq]\nconst %pad : i64[] = {1}\n%p : bool[batch, seq] = equal(%ids, %pad)\n"
+     "%mask : bool[batch, seq] = not(%p)\nconst %word : f32[5, 2] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}\n"
+     "%e : f32[batch, seq, 2] = gather(%word, %ids) {axis=0}\n"
+     "%h : f32[batch, seq, 2] = attention(%e, %e, %e, %mask) {heads=1, head_dim=2, v_head_dim=2, kv_heads=1, "
+     "scale=0.7}\nconst %zero : i64[] = {0}\n%c : f32[batch, 2] = gather(%h, %zero) {axis=1}\noutput %c as \"c\"\n",
+     PACKED " take_rows=1"},
     {"two outputs", "pack_rows",
      MODEL "const %zero : i64[] = {0}\n%c : f32[batch, 2] = gather(%h, %zero) {axis=1}\noutput %h as \"h\"\n"
            "output %c as \"c\"\n",
