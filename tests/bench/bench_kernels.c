@@ -5,7 +5,10 @@
  * The peak is that of the widest registers the row's instruction set has, on one core, measured just before the row:
  * the best of several short runs, so that other work on the machine disturbs little. `linear` rows go through the
  * blocked product with the whole team; their weights rotate through 64 MB, so that small row counts read memory as a
- * model does. */
+ * model does. *
+ * On an EPYC of the Zen 4 class (118 GFLOPS a core), share of the peak of 2 cores for 768 x 3072 with GELU, then 3072 x
+ * 768, at 8, 16, 32, 64, 128, 512 rows: AVX-512 83 88 89 91 89 90, 73 85 90 93 95 94 %; AVX2 81 86 87 90 86 89, 82 89
+ * 90 92 92 93 %. Below 8 rows memory sets the pace (35 to 90 GB/s there, from hour to hour). */
 #include "bench_peak.h"
 #include "cpu.h"
 #include "gemm_drive.h"
