@@ -6,7 +6,7 @@
 
 /* A number this far below 0 swallows the scores in f32: all masked keys get the same sum. */
 #define SWALLOWS 268435456.0 /* 2^28, where neighbouring f32 are 32 apart */
-#define HALF_MIN 65504.0     /* fp16's finfo.min in magnitude: swallows in fp16 */
+#define HALF_MIN 65504.0     /* fp16's finfo.min in magnitude: swallows in a source that computes in fp16 */
 #define MASKING  1e4
 /* Adding this much to all scores of a row keeps their differences to 1e-5. */
 #define HARMLESS 128.0
@@ -180,12 +180,20 @@ static bool is_known_band(const struct work *w) {
 
 /* ---- sources */
 
+/* widen_floats leaves the constants and outputs of such a source in the list of values. */
+static bool computes_in_half(const struct lathe_graph *g) {
+    for (lathe_value_id v = 0; v < g->value_count; v++)
+        if (g->values[v].dtype == LATHE_F16)
+            return true;
+    return false;
+}
+
 /* `fill` as it is added or selected, before any scale that follows. */
 static void note_fill(struct work *w, double fill, bool is_select) {
     double size = fabs(fill);
     if (isinf(fill))
         w->infinite = true;
-    else if (is_select || size >= SWALLOWS || size == HALF_MIN)
+    else if (is_select || size >= SWALLOWS || (size == HALF_MIN && computes_in_half(w->m->view.graph)))
         w->uniform = true;
     else
         w->softmax = true;

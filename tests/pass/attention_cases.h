@@ -101,7 +101,7 @@ struct expected {
     const char *warning; /* NULL: none */
 };
 
-#define FOUND .count = 1, .heads = 4, .kv_heads = 4, .head_dim = 16, .v_head_dim = 16, .window = -1
+#define FOUND    .count = 1, .heads = 4, .kv_heads = 4, .head_dim = 16, .v_head_dim = 16, .window = -1
 #define IN_PLACE FOUND, .scale = 0.25, .q = "q", .k = "k", .v = "v"
 
 static const struct expected attention_cases[] = {
@@ -198,10 +198,13 @@ static const struct expected attention_cases[] = {
      FOUND, .scale = 0.25, .k = "k", .v = "v"},
 
     /* masks */
-    {"legacy mask", QKV MASK_INPUT HEADS SCORES SCALE LEGACY_MASK("-10000") PLAIN_TAIL("sm"), IN_PLACE,
-     .keys = "m", .masked_row = LATHE_MASKED_SOFTMAX},
-    {"legacy mask, finfo.min", QKV MASK_INPUT HEADS SCORES SCALE LEGACY_MASK("-3.4028234663852886e+38") PLAIN_TAIL("sm"),
-     IN_PLACE, .keys = "m", .masked_row = LATHE_MASKED_UNIFORM},
+    {"legacy mask", QKV MASK_INPUT HEADS SCORES SCALE LEGACY_MASK("-10000") PLAIN_TAIL("sm"), IN_PLACE, .keys = "m",
+     .masked_row = LATHE_MASKED_SOFTMAX},
+    {"legacy mask, finfo.min",
+     QKV MASK_INPUT HEADS SCORES SCALE LEGACY_MASK("-3.4028234663852886e+38") PLAIN_TAIL("sm"), IN_PLACE, .keys = "m",
+     .masked_row = LATHE_MASKED_UNIFORM},
+    {"legacy mask, finfo.min of f16 in f32", QKV MASK_INPUT HEADS SCORES SCALE LEGACY_MASK("-65504") PLAIN_TAIL("sm"),
+     IN_PLACE, .keys = "m", .masked_row = LATHE_MASKED_SOFTMAX},
     {"mask is added before the scale",
      QKV MASK_INPUT HEADS "const %quarter : f32[] = {0.25}\n%ss : f32[B, 4, S, S] = matmul(%qt, %kt)\n" LEGACY_MASK(
          "-1e9") "%sx : f32[B, 4, S, S] = mul(%sm, %quarter)\n" PLAIN_TAIL("sx"),
@@ -226,33 +229,33 @@ static const struct expected attention_cases[] = {
                                        "%sm : f32[B, 4, S, S] = where(%ex, %ninf, %ss)\n" PLAIN_TAIL("sm"),
      IN_PLACE, .keys = "m", .masked_row = LATHE_MASKED_FLAG, .warning = "MASK_INF"},
     {"masked_fill of the scores, weights wanted too",
-     QKV MASK_INPUT HEADS SCORES SCALE "const %z : i64[] = {0}\n"
-                                       "const %ninf : f32[] = {-inf}\n"
-                                       "%e : bool[B, S] = equal(%m, %z)\n"
-                                       "%e4 : bool[B, 1, 1, S] = reshape(%e)\n"
-                                       "%ex : bool[B, 4, S, S] = expand(%e4)\n"
-                                       "%sm : f32[B, 4, S, S] = where(%ex, %ninf, %ss)\n" PLAIN_TAIL("sm")
-                                       "output %p as \"p\"\n",
+     QKV MASK_INPUT HEADS SCORES SCALE
+     "const %z : i64[] = {0}\n"
+     "const %ninf : f32[] = {-inf}\n"
+     "%e : bool[B, S] = equal(%m, %z)\n"
+     "%e4 : bool[B, 1, 1, S] = reshape(%e)\n"
+     "%ex : bool[B, 4, S, S] = expand(%e4)\n"
+     "%sm : f32[B, 4, S, S] = where(%ex, %ninf, %ss)\n" PLAIN_TAIL("sm") "output %p as \"p\"\n",
      IN_PLACE, .keys = "m", .masked_row = LATHE_MASKED_FLAG, .warning = "MASK_INF"},
     {"transformers 5, TorchScript, sdpa",
-     QKV MASK_INPUT HEADS SCORES SCALE RANGES FLAT_MASK "%all : bool[B, 1, S, S] = and(%gt, %g4)\n"
-                                                        "%ax : bool[B, 1, S, S] = expand(%all)\n" HALF_INF_MASK(
-                                                            "ax", "-inf") GUARD_TAIL("sm"),
+     QKV MASK_INPUT HEADS SCORES SCALE RANGES FLAT_MASK
+     "%all : bool[B, 1, S, S] = and(%gt, %g4)\n"
+     "%ax : bool[B, 1, S, S] = expand(%all)\n" HALF_INF_MASK("ax", "-inf") GUARD_TAIL("sm"),
      IN_PLACE, .keys = "m", .masked_row = LATHE_MASKED_ZERO},
     {"transformers 5, TorchScript, eager",
-     QKV MASK_INPUT HEADS SCORES SCALE RANGES FLAT_MASK "%all : bool[B, 1, S, S] = and(%gt, %g4)\n" HALF_INF_MASK(
-         "all", "-3.4028234663852886e+38") PLAIN_TAIL("sm"),
+     QKV MASK_INPUT HEADS SCORES SCALE RANGES FLAT_MASK
+     "%all : bool[B, 1, S, S] = and(%gt, %g4)\n" HALF_INF_MASK("all", "-3.4028234663852886e+38") PLAIN_TAIL("sm"),
      IN_PLACE, .keys = "m", .masked_row = LATHE_MASKED_UNIFORM},
     {"transformers 5, dynamo: GatherND",
-     QKV MASK_INPUT HEADS SCORES SCALE RANGES "%mb : bool[B, S] = cast(%m) {to=9}\n"
-                                              "%xb : i64[B, 1, 1, S] = expand(%b4)\n"
-                                              "%xb5 : i64[B, 1, 1, S, 1] = reshape(%xb)\n"
-                                              "%xk : i64[B, 1, 1, S] = expand(%ki)\n"
-                                              "%xk5 : i64[B, 1, 1, S, 1] = reshape(%xk)\n"
-                                              "%ix : i64[B, 1, 1, S, 2] = concat(%xb5, %xk5) {axis=4}\n"
-                                              "%gm : bool[B, 1, 1, S] = gather_nd(%mb, %ix) {batch_dims=0}\n"
-                                              "%all : bool[B, 1, S, S] = and(%gt, %gm)\n" HALF_INF_MASK(
-                                                  "all", "-3.4028234663852886e+38") GUARD_TAIL("sm"),
+     QKV MASK_INPUT HEADS SCORES SCALE RANGES
+     "%mb : bool[B, S] = cast(%m) {to=9}\n"
+     "%xb : i64[B, 1, 1, S] = expand(%b4)\n"
+     "%xb5 : i64[B, 1, 1, S, 1] = reshape(%xb)\n"
+     "%xk : i64[B, 1, 1, S] = expand(%ki)\n"
+     "%xk5 : i64[B, 1, 1, S, 1] = reshape(%xk)\n"
+     "%ix : i64[B, 1, 1, S, 2] = concat(%xb5, %xk5) {axis=4}\n"
+     "%gm : bool[B, 1, 1, S] = gather_nd(%mb, %ix) {batch_dims=0}\n"
+     "%all : bool[B, 1, S, S] = and(%gt, %gm)\n" HALF_INF_MASK("all", "-3.4028234663852886e+38") GUARD_TAIL("sm"),
      IN_PLACE, .keys = "m", .masked_row = LATHE_MASKED_UNIFORM},
     {"causal and key mask",
      QKV MASK_INPUT HEADS SCORES SCALE RANGES FLAT_MASK
@@ -303,8 +306,7 @@ static const struct expected attention_cases[] = {
                                        "%sm : f32[B, 4, S, S] = where(%mn, %min, %ss)\n" PLAIN_TAIL("sm"),
      IN_PLACE, .keys = "m", .mask = "", .masked_row = LATHE_MASKED_UNIFORM},
     {"relative bias beside a mask",
-     QKV MASK_INPUT "input %rel : f32[1, 4, S, S]\n" HEADS SCORES SCALE
-                    "%sr : f32[B, 4, S, S] = add(%ss, %rel)\n"
+     QKV MASK_INPUT "input %rel : f32[1, 4, S, S]\n" HEADS SCORES SCALE "%sr : f32[B, 4, S, S] = add(%ss, %rel)\n"
                     "const %one : f32[] = {1}\n"
                     "const %c : f32[] = {-3.4028234663852886e+38}\n"
                     "%m4 : i64[B, 1, 1, S] = reshape(%m)\n"
@@ -314,8 +316,7 @@ static const struct expected attention_cases[] = {
                     "%sm : f32[B, 4, S, S] = add(%am, %sr)\n" PLAIN_TAIL("sm"),
      IN_PLACE, .keys = "m", .mask = "rel", .masked_row = LATHE_MASKED_UNIFORM},
     {"bias and mask summed first",
-     QKV MASK_INPUT "input %rel : f32[1, 4, S, S]\n" HEADS SCORES SCALE
-                    "const %one : f32[] = {1}\n"
+     QKV MASK_INPUT "input %rel : f32[1, 4, S, S]\n" HEADS SCORES SCALE "const %one : f32[] = {1}\n"
                     "const %c : f32[] = {-3.4028234663852886e+38}\n"
                     "%m4 : i64[B, 1, 1, S] = reshape(%m)\n"
                     "%mf : f32[B, 1, 1, S] = cast(%m4) {to=1}\n"
@@ -324,12 +325,11 @@ static const struct expected attention_cases[] = {
                     "%rm : f32[B, 4, S, S] = add(%rel, %am)\n"
                     "%sm : f32[B, 4, S, S] = add(%ss, %rm)\n" PLAIN_TAIL("sm"),
      IN_PLACE, .keys = "m", .mask = "rel", .masked_row = LATHE_MASKED_UNIFORM},
-    {"a mask of its own shape", QKV "input %any : bool[B, 1, S, S]\n" HEADS SCORES SCALE HALF_INF_MASK("any", "-inf")
-                                    GUARD_TAIL("sm"),
-     IN_PLACE, .mask = "any", .masked_row = LATHE_MASKED_ZERO},
-    {"small fill stays a bias",
-     QKV MASK_INPUT HEADS SCORES SCALE LEGACY_MASK("-5") PLAIN_TAIL("sm"), IN_PLACE, .mask = "",
-     .masked_row = LATHE_MASKED_FLAG},
+    {"a mask of its own shape",
+     QKV "input %any : bool[B, 1, S, S]\n" HEADS SCORES SCALE HALF_INF_MASK("any", "-inf") GUARD_TAIL("sm"), IN_PLACE,
+     .mask = "any", .masked_row = LATHE_MASKED_ZERO},
+    {"small fill stays a bias", QKV MASK_INPUT HEADS SCORES SCALE LEGACY_MASK("-5") PLAIN_TAIL("sm"), IN_PLACE,
+     .mask = "", .masked_row = LATHE_MASKED_FLAG},
     {"keys from ids: not(equal(ids, pad))",
      QKV MASK_INPUT HEADS SCORES SCALE "const %pad : i64[] = {1}\n"
                                        "%e : bool[B, S] = equal(%m, %pad)\n"
@@ -343,21 +343,21 @@ static const struct expected attention_cases[] = {
                                            GUARD_TAIL("sm"),
      IN_PLACE, .keys = "e4/view", .masked_row = LATHE_MASKED_ZERO},
     {"weights zeroed by the same mask",
-     QKV MASK_INPUT HEADS SCORES SCALE LEGACY_MASK("-3.4028234663852886e+38")
-         "%p : f32[B, 4, S, S] = softmax(%sm) {axis=3}\n"
-         "%mb : bool[B, 1, 1, S] = cast(%m4) {to=9}\n"
-         "%mn : bool[B, 1, 1, S] = not(%mb)\n"
-         "const %nought : f32[] = {0}\n"
-         "%pz : f32[B, 4, S, S] = where(%mn, %nought, %p)\n" ZEROED_TAIL,
+     QKV MASK_INPUT HEADS SCORES SCALE LEGACY_MASK(
+         "-3.4028234663852886e+38") "%p : f32[B, 4, S, S] = softmax(%sm) {axis=3}\n"
+                                    "%mb : bool[B, 1, 1, S] = cast(%m4) {to=9}\n"
+                                    "%mn : bool[B, 1, 1, S] = not(%mb)\n"
+                                    "const %nought : f32[] = {0}\n"
+                                    "%pz : f32[B, 4, S, S] = where(%mn, %nought, %p)\n" ZEROED_TAIL,
      IN_PLACE, .keys = "m", .masked_row = LATHE_MASKED_ZERO},
     {"weights times the same mask",
      QKV MASK_INPUT HEADS SCORES SCALE LEGACY_MASK("-10000") "%p : f32[B, 4, S, S] = softmax(%sm) {axis=3}\n"
                                                              "%pz : f32[B, 4, S, S] = mul(%mf, %p)\n" ZEROED_TAIL,
      IN_PLACE, .keys = "m", .masked_row = LATHE_MASKED_ZERO},
     {"scores less their maximum",
-     QKV MASK_INPUT HEADS SCORES SCALE LEGACY_MASK("-3.4028234663852886e+38")
-         "%x : f32[B, 4, S, 1] = reduce_max(%sm) {axes=[3], keepdims=1}\n"
-         "%sd : f32[B, 4, S, S] = sub(%sm, %x)\n" PLAIN_TAIL("sd"),
+     QKV MASK_INPUT HEADS SCORES SCALE LEGACY_MASK(
+         "-3.4028234663852886e+38") "%x : f32[B, 4, S, 1] = reduce_max(%sm) {axes=[3], keepdims=1}\n"
+                                    "%sd : f32[B, 4, S, S] = sub(%sm, %x)\n" PLAIN_TAIL("sd"),
      IN_PLACE, .keys = "m", .masked_row = LATHE_MASKED_UNIFORM},
     {"sequence first, heads in the batch",
      "input %x : f32[S, B, 64]\ninput %w : f32[S, B, 64]\ninput %v : f32[S, B, 64]\n"
@@ -474,11 +474,11 @@ static const struct expected attention_cases[] = {
      .count = 1, .heads = 4, .kv_heads = 4, .head_dim = 16, .v_head_dim = 16, .scale = 0.25, .q = "q", .causal = 1,
      .window = 2, .masked_row = LATHE_MASKED_FLAG, .warning = "MASK_INF"},
     {"a bias, a plane and keys",
-     QKV MASK_INPUT "input %rel : f32[4, S, S]\ninput %pl : bool[B, S, S]\n" HEADS SCORES SCALE LEGACY_MASK("-1e30")
-         "%s1 : f32[B, 4, S, S] = add(%rel, %sm)\n"
-         "%p4 : bool[B, 1, S, S] = reshape(%pl)\n"
-         "const %min : f32[] = {-1e30}\n"
-         "%s2 : f32[B, 4, S, S] = where(%p4, %s1, %min)\n" PLAIN_TAIL("s2"),
+     QKV MASK_INPUT "input %rel : f32[4, S, S]\ninput %pl : bool[B, S, S]\n" HEADS SCORES SCALE LEGACY_MASK(
+         "-1e30") "%s1 : f32[B, 4, S, S] = add(%rel, %sm)\n"
+                  "%p4 : bool[B, 1, S, S] = reshape(%pl)\n"
+                  "const %min : f32[] = {-1e30}\n"
+                  "%s2 : f32[B, 4, S, S] = where(%p4, %s1, %min)\n" PLAIN_TAIL("s2"),
      IN_PLACE, .keys = "m", .mask = "rel/where", .masked_row = LATHE_MASKED_UNIFORM},
     {"soft cap and mask",
      QKV MASK_INPUT HEADS SCORES "const %cap : f32[] = {30}\n"
@@ -488,8 +488,7 @@ static const struct expected attention_cases[] = {
                                  "%ss : f32[B, 4, S, S] = mul(%st, %cap)\n" LEGACY_MASK("-1e30") PLAIN_TAIL("sm"),
      IN_PLACE, .keys = "m", .masked_row = LATHE_MASKED_UNIFORM},
     {"mask of another name for the batch",
-     QKV "input %m : i64[BM, S]\n" HEADS SCORES SCALE RANGES
-         "%mb : bool[BM, S] = cast(%m) {to=9}\n"
+     QKV "input %m : i64[BM, S]\n" HEADS SCORES SCALE RANGES "%mb : bool[BM, S] = cast(%m) {to=9}\n"
          "%fm : bool[BM*S, 1] = reshape(%mb)\n"
          "%len : i64[1] = dims_tensor() {values=<S>}\n"
          "%bs : i64[B, 1, 1, 1] = mul(%b4, %len)\n"
@@ -530,8 +529,8 @@ static const struct expected attention_cases[] = {
      .missed = "difference of two products"},
     {"infinity on the keys that are allowed",
      QKV MASK_INPUT HEADS SCORES SCALE "%m4 : i64[B, 1, 1, S] = reshape(%m)\n"
-                                       "%mb : bool[B, 1, 1, S] = cast(%m4) {to=9}\n" KEY_INF_MASK("mb")
-                                           "%sx : f32[B, 4, S, S] = sub(%ss, %am)\n" GUARD_TAIL("sx"),
+                                       "%mb : bool[B, 1, 1, S] = cast(%m4) {to=9}\n" KEY_INF_MASK(
+                                           "mb") "%sx : f32[B, 4, S, S] = sub(%ss, %am)\n" GUARD_TAIL("sx"),
      .missed = "adds infinity"},
     {"mask inside the soft cap",
      QKV MASK_INPUT HEADS SCORES SCALE LEGACY_MASK("-10000") "%st : f32[B, 4, S, S] = tanh(%sm)\n" PLAIN_TAIL("st"),
@@ -553,8 +552,8 @@ static const struct expected attention_cases[] = {
     {"scale that is a tensor",
      QKV "input %t : f32[1]\n" HEADS SCORES "%ss : f32[B, 4, S, S] = mul(%s, %t)\n" PLAIN_TAIL("ss"),
      .missed = "scaled by a tensor"},
-    {"scores of relu",
-     QKV HEADS SCORES "%ss : f32[B, 4, S, S] = relu(%s)\n" PLAIN_TAIL("ss"), .missed = "found relu before softmax"},
+    {"scores of relu", QKV HEADS SCORES "%ss : f32[B, 4, S, S] = relu(%s)\n" PLAIN_TAIL("ss"),
+     .missed = "found relu before softmax"},
     {"weights mixed before V",
      QKV HEADS SCORES SCALE "%p : f32[B, 4, S, S] = softmax(%ss) {axis=3}\n"
                             "%pt : f32[B, 4, S, S] = transpose(%p) {perm=[0, 1, 3, 2]}\n"
@@ -579,8 +578,8 @@ static const struct expected attention_cases[] = {
      "%qt : f32[B, 4, S, 16] = transpose(%q4) {perm=[0, 2, 1, 3]}\n"
      "%kt : f32[B, 4, 16, S] = reshape(%k)\n" SCORES SCALE PLAIN_TAIL("ss"),
      FOUND, .scale = 0.25, .q = "q", .k = "kt/transposed/view"},
-    {"a plain classifier",
-     "input %x : f32[B, 10]\n%p : f32[B, 10] = softmax(%x) {axis=1}\noutput %p as \"y\"\n", .count = 0},
+    {"a plain classifier", "input %x : f32[B, 10]\n%p : f32[B, 10] = softmax(%x) {axis=1}\noutput %p as \"y\"\n",
+     .count = 0},
 };
 
 enum { ATTENTION_CASES = sizeof attention_cases / sizeof *attention_cases };
