@@ -22,7 +22,7 @@ static inline __attribute__((always_inline)) void q8_finish_rows(enum lathe_acti
             vf x = v_from_i32(sum) * (v_set1(e->scale[r]) * w_scale);
             if (e->bias)
                 x = x + bias;
-            x = v_activate(activation, e->alpha, x);
+            x = v_activate_coarse(activation, e->alpha, x);
             if (e->residual) {
                 const float *residual = e->residual + r * e->ldr + at;
                 x = x + (whole ? v_load(residual) : v_load_n(residual, n));

@@ -82,11 +82,13 @@ static double best_of(void (*fn)(void *), void *user) {
         __asm__ volatile("" : "+x"(a), "+x"(b));                                                                       \
         setup;                                                                                                         \
         for (int k = 0; k < STEPS; k++) {                                                                              \
-            EACH acc[i] = dot;                                                                                         \
+            EACH {                                                                                                     \
+                acc[i] = dot;                                                                                          \
+                __asm__ volatile("" : "+x"(a), "+x"(b)); /* nothing is computed once for all 12 */                     \
+            }                                                                                                          \
             __asm__ volatile(""                                                                                        \
                              : "+x"(acc[0]), "+x"(acc[1]), "+x"(acc[2]), "+x"(acc[3]), "+x"(acc[4]), "+x"(acc[5]),     \
                                "+x"(acc[6]), "+x"(acc[7]), "+x"(acc[8]), "+x"(acc[9]), "+x"(acc[10]), "+x"(acc[11]));  \
-            __asm__ volatile("" : "+x"(a), "+x"(b));                                                                   \
         }                                                                                                              \
     }
 PEAK(peak_vnni512, "avx512f,avx512bw,avx512vnni", __m512i, _mm512_setzero_si512(), , _mm512_dpbusd_epi32(acc[i], a, b))

@@ -271,7 +271,7 @@ static double activate(enum lathe_activation activation, double alpha, double x)
     }
 }
 
-#define GELU_BOUND 1e-6 /* absolute, times the size of the argument where that is over 1 */
+#define ACTIVATION_BOUND 2e-6 /* absolute, times the size of the argument where that is over 1 */
 
 static void epilogue(void **state) {
     (void)state;
@@ -289,7 +289,7 @@ static void epilogue(void **state) {
                 a[i] = (uint8_t)test_below(128);
             for (size_t j = 0; j < n; j++) {
                 w_sum[j] = 0;
-                w_scale[j] = fabsf(w_scale[j]) * 0.02f;
+                w_scale[j] = fabsf(w_scale[j]) * (round % 3 ? 0.02f : 1.0f);
                 for (size_t t = 0; t < k; t++)
                     w_sum[j] += w[t * n + j] = (int8_t)((int)test_below(255) - 127);
             }
@@ -340,7 +340,7 @@ static void epilogue(void **state) {
                     }
                     double want = activate(e.activation, e.alpha, x), size = fabs((double)x);
                     want += e.residual ? residual[i * ldr + j] : 0;
-                    if (!(fabs(c[i * ldc + j] - want) <= GELU_BOUND * (size > 1 ? size : 1)))
+                    if (!(fabs(c[i * ldc + j] - want) <= ACTIVATION_BOUND * (size > 1 ? size : 1)))
                         fail_msg("%s activation %d of %.9g: %.9g is not %.9g", gemm_rows[r].name, e.activation, x,
                                  c[i * ldc + j], want);
                 }
