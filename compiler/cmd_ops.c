@@ -31,13 +31,18 @@ static void versions(const struct lathe_onnx_op *op, char *buffer, size_t size) 
 
 static enum lathe_status print_text(struct lathe_diag *diag) {
     struct lathe_text out = {0};
-    lathe_text_append(&out, "ONNX operators (ai.onnx opset %d to %d), by version of the operator's domain:\n",
-                      LATHE_ONNX_MIN_OPSET, LATHE_ONNX_MAX_OPSET);
+    lathe_text_append(
+        &out,
+        "ONNX operators (ai.onnx opset %d to %d): domain, name, versions of the domain, types of the first "
+        "operand:\n",
+        LATHE_ONNX_MIN_OPSET, LATHE_ONNX_MAX_OPSET);
     for (unsigned i = 0; lathe_onnx_op_at(i); i++) {
         const struct lathe_onnx_op *op = lathe_onnx_op_at(i);
         char range[32];
         versions(op, range, sizeof range);
-        lathe_text_append(&out, "  %-16s %-32s %s\n", domain_of(op), op->name, range);
+        lathe_text_append(&out, "  %-14s %-33s %-6s ", domain_of(op), op->name, range);
+        lathe_onnx_types_text(op->types, &out);
+        lathe_text_append(&out, "\n");
     }
     lathe_text_append(&out, "\nOperators of the graph ('*': made by passes):\n");
     size_t column = 0;
@@ -64,6 +69,11 @@ static enum lathe_status print_json(struct lathe_diag *diag) {
                             op->last >= LATHE_ONNX_MAX_OPSET || op->domain[0] ? json_null() : json_integer(op->last));
         json_object_set_new(o, "min_inputs", json_integer(op->min_in));
         json_object_set_new(o, "max_inputs", op->max_in == UINT32_MAX ? json_null() : json_integer(op->max_in));
+        json_t *types = json_array();
+        for (unsigned d = 1; d < 32; d++)
+            if (op->types & 1u << d)
+                json_array_append_new(types, json_string(lathe_dtype_name((enum lathe_dtype)d)));
+        json_object_set_new(o, "dtypes", types);
         json_array_append_new(onnx, o);
     }
     for (size_t i = 0; i < GRAPH_OPS; i++)

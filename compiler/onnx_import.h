@@ -29,12 +29,15 @@ struct lathe_onnx_op {
     const char *name;
     int first, last;
     unsigned min_in, max_in, max_out;
+    uint32_t types; /* bit d: the first operand may be of enum lathe_dtype d; see onnx_ops.def */
     lathe_onnx_importer run;
 };
 /* Rows in the order of the table; NULL past the end. For `lathe ops`. */
 const struct lathe_onnx_op *lathe_onnx_op_at(unsigned index);
 /* The row for an operator at an opset version, NULL when there is none. */
 const struct lathe_onnx_op *lathe_onnx_op_find(const char *domain, const char *name, int64_t version);
+/* Appends the names of a row's types: "f32 f64 f16 bf16". */
+void lathe_onnx_types_text(uint32_t types, struct lathe_text *out);
 
 struct lathe_import {
     struct lathe_graph *g;
@@ -212,7 +215,7 @@ void lathe_imp_call(struct lathe_import *c, const LatheOnnx__Function *function)
 #define LATHE_IMPORTER(name) void lathe_onnx_##name(struct lathe_import *c)
 
 /* the importers that the rows name */
-#define ONNX_OP(domain, name, first, last, min_in, max_in, max_out, importer) LATHE_IMPORTER(importer);
+#define ONNX_OP(domain, name, first, last, min_in, max_in, max_out, types, importer) LATHE_IMPORTER(importer);
 #include "onnx_ops.def"
 #undef ONNX_OP
 #endif

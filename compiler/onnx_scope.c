@@ -368,6 +368,21 @@ static void bind_operands(struct lathe_import *c, struct lathe_scope *s, const L
         c->n_in--;
 }
 
+/* The element type of the operand that decides. */
+static void check_type(struct lathe_import *c, const struct lathe_onnx_op *row) {
+    uint32_t at = strcmp(row->name, "Where") ? 0 : 1;
+    if (!strcmp(row->name, "ConstantOfShape") || c->n_in <= at || c->in[at] == LATHE_NONE)
+        return;
+    enum lathe_dtype dtype = lathe_value_at(c->g, c->in[at])->dtype;
+    if (dtype == LATHE_NO_DTYPE || row->types & 1u << dtype)
+        return;
+    struct lathe_text text = {0};
+    lathe_onnx_types_text(row->types, &text);
+    lathe_imp_node_fail(c, LATHE_MSG_TYPE_UNSUPPORTED, "operand %u ('%s') is %s; supported are %s", at,
+                        text_of(c->node->input[at]), lathe_dtype_name(dtype), text.data ? text.data : "");
+    lathe_text_free(&text);
+}
+
 static void run_row(struct lathe_import *c, const struct lathe_onnx_op *row, const LatheOnnx__Node *n) {
     if (c->n_in < row->min_in || n->n_input > row->max_in) {
         char most[32] = "";
@@ -390,7 +405,9 @@ static void run_row(struct lathe_import *c, const struct lathe_onnx_op *row, con
                             row->max_out);
         return;
     }
-    row->run(c);
+    check_type(c, row);
+    if (c->status == LATHE_OK)
+        row->run(c);
     for (size_t i = 0; i < n->n_attribute && i < 64 && c->status == LATHE_OK; i++)
         if (!(c->attributes_read & (uint64_t)1 << i))
             lathe_imp_node_fail(c, LATHE_MSG_ATTRIBUTE_UNSUPPORTED, "attribute '%s' is not supported at version %d",

@@ -358,6 +358,7 @@ def bad_models():
     bad("unknown_attribute", plain([node("Relu", "x", "y", name="odd", slope=1.0)]))
     bad("attribute_type", plain([node("Softmax", "x", "y", name="odd", axis=1.5)]))
     bad("axis_range", plain([node("Softmax", "x", "y", name="odd", axis=2)]))
+    bad("operand_type", model([node("Softmax", "x", "y", name="odd")], {"x": np.int32([1, 2])}, {}, "y", {}, 17, 8))
     bad("too_many_operands", plain([node("Relu", "x x", "y", name="odd")]))
     bad("too_few_operands", plain([node("Add", "x", "y", name="odd")]))
     for name, dims, raw in (("short_weight", [2, 3], 20), ("negative_dim", [-2, -3], 24), ("huge_dims", [8, 1 << 61],
