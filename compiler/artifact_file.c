@@ -3,9 +3,10 @@
  * a process in the usual ways. */
 #include "artifact_file.h"
 
+#include "signal_cleanup.h"
+
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,41 +19,6 @@
 static enum lathe_status io_error(const struct lathe_artifact_file *f, const char *what, int error,
                                   struct lathe_diag *diag) {
     return lathe_fail(diag, LATHE_MSG_WRITE_ARTIFACT, "%s: %s: %s", f->path, what, strerror(error));
-}
-
-/* ---- the temporary name and signals: one file at a time, as a compile writes one */
-
-static char *volatile signal_name;
-static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
-#define SIGNALS (sizeof signals / sizeof *signals)
-static struct sigaction old_actions[SIGNALS];
-
-static void remove_and_die(int number) {
-    if (signal_name)
-        unlink(signal_name);
-    /* the default action is back (SA_RESETHAND): let it have the process */
-    raise(number);
-}
-
-static void watch_signals(char *name) {
-    signal_name = name;
-    for (size_t i = 0; i < SIGNALS; i++) {
-        struct sigaction now = {.sa_handler = remove_and_die, .sa_flags = (int)SA_RESETHAND};
-        sigemptyset(&now.sa_mask);
-        sigaction(signals[i], NULL, &old_actions[i]);
-        /* who ignores a signal, or has plans of his own, keeps them */
-        if (old_actions[i].sa_handler == SIG_DFL)
-            sigaction(signals[i], &now, NULL);
-    }
-}
-
-static void unwatch_signals(void) {
-    if (!signal_name)
-        return;
-    for (size_t i = 0; i < SIGNALS; i++)
-        if (old_actions[i].sa_handler == SIG_DFL)
-            sigaction(signals[i], &old_actions[i], NULL);
-    signal_name = NULL;
 }
 
 /* ---- names */
@@ -98,12 +64,12 @@ enum lathe_status lathe_artifact_file_begin(struct lathe_artifact_file *f, const
         f->temporary = temporary_name(path, attempt);
         if (!f->temporary)
             return lathe_fail(diag, LATHE_MSG_NO_MEMORY, "%s: out of memory", path);
-        watch_signals(f->temporary);
+        lathe_remove_on_signal(f->temporary);
         f->fd = open(f->temporary, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0666);
         if (f->fd >= 0)
             return LATHE_OK;
         int error = errno;
-        unwatch_signals();
+        lathe_keep_on_signal(f->temporary);
         free(f->temporary);
         f->temporary = NULL;
         if (error != EEXIST)
@@ -214,11 +180,11 @@ static enum lathe_status give_name(struct lathe_artifact_file *f, struct lathe_d
         f->temporary = temporary_name(f->path, attempt);
         if (!f->temporary)
             return lathe_fail(diag, LATHE_MSG_NO_MEMORY, "%s: out of memory", f->path);
-        watch_signals(f->temporary);
+        lathe_remove_on_signal(f->temporary);
         if (linkat(AT_FDCWD, through, AT_FDCWD, f->temporary, AT_SYMLINK_FOLLOW) == 0)
             return LATHE_OK;
         int error = errno;
-        unwatch_signals();
+        lathe_keep_on_signal(f->temporary);
         free(f->temporary);
         f->temporary = NULL;
         if (error != EEXIST)
@@ -236,7 +202,7 @@ enum lathe_status lathe_artifact_file_commit(struct lathe_artifact_file *f, stru
         LATHE_TRY(give_name(f, diag));
     if (rename(f->temporary, f->path) != 0)
         return io_error(f, "cannot be given its name", errno, diag);
-    unwatch_signals();
+    lathe_keep_on_signal(f->temporary);
     free(f->temporary);
     f->temporary = NULL;
     char *folder = folder_of(f->path);
@@ -252,7 +218,7 @@ enum lathe_status lathe_artifact_file_commit(struct lathe_artifact_file *f, stru
 void lathe_artifact_file_end(struct lathe_artifact_file *f) {
     if (f->temporary)
         unlink(f->temporary);
-    unwatch_signals();
+    lathe_keep_on_signal(f->temporary);
     free(f->temporary);
     if (f->path && f->fd >= 0)
         close(f->fd);

@@ -418,8 +418,7 @@ static enum lathe_status prove(struct job *j, const char *path) {
 static enum lathe_status publish(struct job *j) {
     if (rename(j->unverified, j->o->output))
         return lathe_fail(j->diag, LATHE_MSG_OUTPUT_FILE, "%s: cannot be written: %s", j->o->output, strerror(errno));
-    free(j->unverified);
-    j->unverified = NULL;
+    lathe_temporary_end(&j->unverified);
     return LATHE_OK;
 }
 
@@ -445,7 +444,7 @@ enum lathe_status lathe_compile(const struct lathe_compile_options *options, str
         status = run(&j, path);
     if (j.unverified)
         unlink(j.unverified);
-    free(j.unverified);
+    lathe_temporary_end(&j.unverified);
     free(path);
     lathe_graph_free(&j.graph);
     lathe_model_file_close(&j.file);

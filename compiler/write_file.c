@@ -1,5 +1,7 @@
 #include "write_file.h"
 
+#include "signal_cleanup.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -22,13 +24,19 @@ enum lathe_status lathe_temporary_beside(const char *path, char **name, int *fd,
         *name = NULL;
         return lathe_fail(diag, LATHE_MSG_NO_MEMORY, "%s: no memory for its name", path);
     }
+    lathe_remove_on_signal(*name);
     *fd = mkostemp(*name, O_CLOEXEC);
     if (*fd >= 0)
         return LATHE_OK;
     int error = errno;
+    lathe_temporary_end(name);
+    return fail(path, error, diag);
+}
+
+void lathe_temporary_end(char **name) {
+    lathe_keep_on_signal(*name);
     free(*name);
     *name = NULL;
-    return fail(path, error, diag);
 }
 
 static bool write_all(int fd, const struct lathe_file_part *parts, unsigned count) {
@@ -86,7 +94,7 @@ enum lathe_status lathe_write_file(const char *path, const struct lathe_file_par
         error = errno;
     if (error)
         unlink(name);
-    free(name);
+    lathe_temporary_end(&name);
     return error ? fail(path, error, diag) : LATHE_OK;
 }
 
@@ -99,6 +107,6 @@ enum lathe_status lathe_check_writable(const char *path, struct lathe_diag *diag
     LATHE_TRY(lathe_temporary_beside(path, &name, &fd, diag));
     close(fd);
     unlink(name);
-    free(name);
+    lathe_temporary_end(&name);
     return LATHE_OK;
 }

@@ -16,7 +16,9 @@ LATHE_NODISCARD enum lathe_status lathe_write_file(const char *path, const struc
 /* LATHE_IO unless a regular file can be made at `path`: its folder exists and takes files, and `path` is not something
  * else. Nothing is left behind. */
 LATHE_NODISCARD enum lathe_status lathe_check_writable(const char *path, struct lathe_diag *diag);
-/* A name for a temporary file beside `path`, for free(); the file exists, is empty and belongs to the caller. */
+/* A name for a temporary file beside `path`; the file exists, is empty and belongs to the caller. A signal that ends
+ * the process removes it, until lathe_temporary_end, which frees the name after the file was removed or renamed. */
 LATHE_NODISCARD enum lathe_status lathe_temporary_beside(const char *path, char **name, int *fd,
                                                          struct lathe_diag *diag);
+void lathe_temporary_end(char **name);
 #endif
