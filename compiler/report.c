@@ -32,6 +32,7 @@ void lathe_report_free(struct lathe_report **report) {
     free(r->notes.at);
     free(r->quantization.at);
     free(r->checks.at);
+    free(r->skipped.at);
     lathe_arena_free(&r->arena);
     free(r);
 }
@@ -219,7 +220,14 @@ void lathe_report_quantization(struct lathe_report *r, const char *layer, const 
 void lathe_report_verification(struct lathe_report *r, const char *what, double max_error, double bound, bool passed) {
     struct lathe_report_check *c = APPEND(r, checks);
     if (c)
-        *c = (struct lathe_report_check){keep(r, what), max_error, bound, passed};
+        *c = (struct lathe_report_check){
+            .what = keep(r, what), .max_error = max_error, .bound = bound, .passed = passed};
+}
+
+void lathe_report_unverified(struct lathe_report *r, const char *what, const char *why) {
+    struct lathe_report_fact *s = APPEND(r, skipped);
+    if (s)
+        *s = (struct lathe_report_fact){keep(r, what), keep(r, why)};
 }
 
 /* ---- --expect */

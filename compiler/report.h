@@ -41,6 +41,8 @@ void lathe_report_quantization(struct lathe_report *r, const char *layer, const 
                                const char *why);
 /* verification: what was compared, the largest absolute error, its bound and whether it passed */
 void lathe_report_verification(struct lathe_report *r, const char *what, double max_error, double bound, bool passed);
+/* A comparison that could not be made, and why. */
+void lathe_report_unverified(struct lathe_report *r, const char *what, const char *why);
 bool lathe_report_failed(const struct lathe_report *r);
 /* What was recorded of the source: 64 hex digits, "" when nothing was. Borrowed. */
 const char *lathe_report_sha256(const struct lathe_report *r);

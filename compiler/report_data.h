@@ -72,6 +72,7 @@ struct lathe_report {
     LATHE_REPORT_LIST(struct lathe_report_fact) notes;         /* sorted by key */
     LATHE_REPORT_LIST(struct lathe_report_layer) quantization; /* sorted by layer */
     LATHE_REPORT_LIST(struct lathe_report_check) checks;       /* in the order given */
+    LATHE_REPORT_LIST(struct lathe_report_fact) skipped;       /* what could not be compared, and why */
 };
 
 /* The text form with at most `misses` near misses, the rest only counted. */

@@ -286,7 +286,7 @@ static void quantization(const struct lathe_report *r, struct lathe_text *out) {
 }
 
 static void checks(const struct lathe_report *r, struct lathe_text *out) {
-    if (!r->checks.count) {
+    if (!r->checks.count && !r->skipped.count) {
         none(out, "Verification", "Not run.");
         return;
     }
@@ -297,6 +297,14 @@ static void checks(const struct lathe_report *r, struct lathe_text *out) {
         cell(out, "", c->what);
         lathe_text_append(out, "<td class=\"n\">%.3g</td><td class=\"n\">%.3g</td>", c->max_error, c->bound);
         cell(out, c->passed ? "k good" : "k bad", c->passed ? "passed" : "failed");
+        lathe_text_append(out, "</tr>\n");
+    }
+    for (unsigned i = 0; i < r->skipped.count; i++) {
+        lathe_text_append(out, "<tr>");
+        cell(out, "", r->skipped.at[i].key);
+        cell(out, "", "");
+        cell(out, "", r->skipped.at[i].value);
+        cell(out, "k warn", "not compared");
         lathe_text_append(out, "</tr>\n");
     }
     close_table(out);

@@ -159,6 +159,14 @@ static json_t *verification(const struct lathe_report *r) {
     }
     put(o, "passed", r->checks.count ? json_boolean(passed) : json_null());
     put(o, "checks", list);
+    json_t *skipped = json_array();
+    for (unsigned i = 0; i < r->skipped.count; i++) {
+        json_t *skip = json_object();
+        put_text(skip, "what", r->skipped.at[i].key);
+        put_text(skip, "why", r->skipped.at[i].value);
+        json_array_append_new(skipped, skip);
+    }
+    put(o, "skipped", skipped);
     return o;
 }
 

@@ -188,6 +188,14 @@ static void checks(const struct lathe_report *r, struct lathe_text *out) {
         lathe_append_printable(out, c->what);
         lathe_text_append(out, ", largest error %.3g, bound %.3g\n", c->max_error, c->bound);
     }
+    for (unsigned i = 0; i < r->skipped.count; i++) {
+        label(out, i || r->checks.count ? "" : "verification");
+        lathe_text_append(out, "not compared: ");
+        lathe_append_printable(out, r->skipped.at[i].key);
+        lathe_text_append(out, ": ");
+        lathe_append_printable(out, r->skipped.at[i].value);
+        lathe_text_append(out, "\n");
+    }
 }
 
 void lathe_report_text(const struct lathe_report *r, struct lathe_text *out) {

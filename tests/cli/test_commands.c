@@ -1,5 +1,6 @@
 /* The executable as a user meets it: exit codes, one line of message, files written or not.
- *     test_commands LATHE MODELS      MODELS holds zoo/<name>/model.onnx with its data sets */
+ *     test_commands LATHE MODELS REFUSED      MODELS holds zoo/<name>/model.onnx with its data sets; REFUSED is a model
+ *                                             whose look-ups made-up inputs leave */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,7 +20,7 @@
 
 extern char **environ;
 
-static const char *lathe, *models;
+static const char *lathe, *models, *refused_trial;
 static char folder[64], model[512], data[512];
 
 /* Runs `lathe` with the words of `line` ('@m', '@d', '@t' stand for model, data set and the test's folder); returns the
@@ -246,11 +247,32 @@ static void tables(void **state) {
     json_decref(parse());
     assert_int_equal(run("ops --json"), 0);
     json_t *o = parse();
-    assert_true(json_array_size(json_object_get(o, "onnx")) > 50);
+    json_t *onnx = json_object_get(o, "onnx"), *row;
+    assert_true(json_array_size(onnx) > 50);
+    size_t i;
+    json_array_foreach(onnx, i, row) {
+        assert_true(json_array_size(json_object_get(row, "dtypes")) > 0);
+    }
     json_decref(o);
+    assert_int_equal(run("ops"), 0);
+    assert_non_null(strstr(out, "Sigmoid                           6+     f32 f16 bf16 f64\n"));
     assert_int_equal(run("compile @m -o @t/dump --dump-after import"), 0);
     assert_non_null(strstr(out, "# after import"));
     assert_non_null(strstr(out, "input %input_ids"));
+}
+
+/* Made-up inputs that the source itself refuses are no comparison, and are told. */
+static void trial_refused(void **state) {
+    (void)state;
+    char line[1024];
+    snprintf(line, sizeof line, "compile %s -o @t/trial --json", refused_trial);
+    assert_int_equal(run(line), 0);
+    json_t *o = parse(), *v = json_object_get(o, "verification");
+    assert_true(json_is_null(json_object_get(v, "passed")));
+    assert_int_equal(json_array_size(json_object_get(v, "skipped")), 2);
+    json_t *warning = json_array_get(json_object_get(o, "warnings"), 0);
+    assert_string_equal(json_string_value(json_object_get(warning, "code")), "VERIFY_SKIPPED");
+    json_decref(o);
 }
 
 static void labels(void **state) {
@@ -273,12 +295,14 @@ static void labels(void **state) {
 }
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(help),      cmocka_unit_test(refusals),
-                                       cmocka_unit_test(whole_way), cmocka_unit_test(same_bytes),
-                                       cmocka_unit_test(tables),    cmocka_unit_test(labels)};
-    if (argc != 3)
+    const struct CMUnitTest tests[] = {cmocka_unit_test(help),         cmocka_unit_test(refusals),
+                                       cmocka_unit_test(whole_way),    cmocka_unit_test(same_bytes),
+                                       cmocka_unit_test(tables),       cmocka_unit_test(labels),
+                                       cmocka_unit_test(trial_refused)};
+    if (argc != 4)
         return 2;
     lathe = argv[1];
     models = argv[2];
+    refused_trial = argv[3];
     return cmocka_run_group_tests(tests, set_up, clean_up);
 }

@@ -33,6 +33,7 @@ static struct lathe_report *sample(bool reversed) {
     lathe_report_step(r, "linear", 4, 0.9);
     lathe_report_step(r, "attention", 2, 0.1);
     lathe_report_verification(r, "logits", 1e-7, 1e-4, true);
+    lathe_report_unverified(r, "batch 3", "refused");
     assert_false(lathe_report_failed(r));
     return r;
 }
@@ -57,6 +58,9 @@ static void json_keys(void **state) {
         assert_non_null(json_object_get(o, keys[i]));
     assert_int_equal(json_integer_value(json_object_get(json_object_get(o, "fusions"), "gelu")), 3);
     assert_int_equal(json_array_size(json_object_get(o, "missed")), 2);
+    json_t *skip = json_array_get(json_object_get(json_object_get(o, "verification"), "skipped"), 0);
+    assert_string_equal(json_string_value(json_object_get(skip, "what")), "batch 3");
+    assert_string_equal(json_string_value(json_object_get(skip, "why")), "refused");
     assert_int_equal(json_array_size(json_object_get(o, "warnings")), 3);
     json_t *opset = json_object_get(json_object_get(o, "source"), "opset");
     assert_int_equal(json_integer_value(json_object_get(opset, "ai.onnx")), 17);
