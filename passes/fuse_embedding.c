@@ -199,6 +199,20 @@ static lathe_value_id make_table(struct lathe_graph *g, const struct pair *pair,
     return lathe_graph_add_constant(g, table->name, table->dtype, 2, dims, pair->data);
 }
 
+static lathe_value_id ones(struct lathe_graph *g, lathe_value_id sum) {
+    int64_t hidden;
+    if (!lathe_value_dim_is(g, sum, -1, &hidden))
+        return LATHE_NONE;
+    float *data = lathe_arena_alloc_array(g->arena, (size_t)hidden, sizeof *data);
+    if (!data) {
+        g->out_of_memory = true;
+        return LATHE_NONE;
+    }
+    for (int64_t i = 0; i < hidden; i++)
+        data[i] = 1;
+    return lathe_graph_add_constant(g, "gamma", LATHE_F32, 1, &hidden, data);
+}
+
 static bool fuse(struct lathe_pass_ctx *ctx, lathe_node_id norm) {
     struct lathe_graph *g = ctx->graph;
     struct lathe_attrs attrs = lathe_node_attrs(g, norm);
@@ -213,8 +227,8 @@ static bool fuse(struct lathe_pass_ctx *ctx, lathe_node_id norm) {
         return false;
     if (complete && !s.full_index)
         complete = refuse(&s, norm, "no index has the shape [B,S]");
-    if (complete && (node->n_in < 2 || node->in[1] == LATHE_NONE))
-        complete = refuse(&s, norm, "the layer norm has no gamma");
+    lathe_value_id gamma = node->n_in > 1 ? node->in[1] : LATHE_NONE;
+    lathe_value_id beta = node->n_in > 2 ? node->in[2] : LATHE_NONE;
     for (uint32_t i = 1; i < node->n_out && complete; i++)
         if (node->out[i] != LATHE_NONE)
             complete = refuse(&s, norm, "the mean or deviation is an output too");
@@ -223,15 +237,18 @@ static bool fuse(struct lathe_pass_ctx *ctx, lathe_node_id norm) {
             complete = refuse(&s, norm, "a table has another type than the sum");
     lathe_node_id root = g->values[sum].producer;
     bool keep_sum = lathe_value_use_total(g, sum) != 1 || root == LATHE_NONE;
-    for (uint32_t i = 1; i < node->n_in && i < 3 && complete && keep_sum; i++)
-        if (!lathe_match_before(g, node->in[i], root))
-            complete = refuse(&s, norm, "gamma or beta is computed after the sum is needed");
+    if (complete && keep_sum &&
+        ((gamma != LATHE_NONE && !lathe_match_before(g, gamma, root)) ||
+         (beta != LATHE_NONE && !lathe_match_before(g, beta, root))))
+        complete = refuse(&s, norm, "gamma or beta is computed after the sum is needed");
     if (!complete) {
         lathe_pass_missed(ctx, "embedding", s.at, "%s", s.why[0] ? s.why : "the sum is too deep");
         return false;
     }
     double epsilon = lathe_attr_float(&attrs, LATHE_ATTR_EPSILON, 1e-5);
-    lathe_value_id in[2 + 2 * MAX_PAIRS] = {node->in[1], node->n_in > 2 ? node->in[2] : LATHE_NONE};
+    if (gamma == LATHE_NONE) /* an embedding without gamma has no norm */
+        gamma = ones(g, sum);
+    lathe_value_id in[2 + 2 * MAX_PAIRS] = {gamma, beta};
     int64_t offsets[MAX_PAIRS];
     uint32_t n_in = 2;
     lathe_node_id place = keep_sum ? root : norm;
