@@ -167,7 +167,7 @@ def rms_norm(g, x, n, name):
 
 def norm(g, x, n, name):
     with g.at(name):
-        return layer_norm(g, x, n, "ln") if g.pick("kind", ["layer", "rms"], plain=4) == "layer" else rms_norm(g, x, n, "rms")
+        return layer_norm(g, x, n, "ln") if g.pick("kind", ["layer", "rms"], plain=6) == "layer" else rms_norm(g, x, n, "rms")
 
 
 # ------------------------------------------------------------------------------------------------ activations
@@ -290,7 +290,8 @@ def embedding(g, ids, mask, n, vocab, rows):
         table = g.const(g.numbers("words", (vocab, n), 0.8))
         look = ids if not g.rarely("cast_ids") else g.cast(ids, "j" if g.types[ids] == "i" else "i")
         parts = [g.op("Gather", table, look, axis=0)]
-        if g.rarely("scaled"):
+        honest = not g.rarely("scaled")
+        if not honest:
             parts[0] = g.mul(parts[0], g.const(np.float32(np.sqrt(n))), "scale_order")
         if g.pick("with_positions", [True, False], plain=5):
             with g.at("position"):
@@ -317,8 +318,9 @@ def embedding(g, ids, mask, n, vocab, rows):
             x = parts[0]
             for p in parts[1:]:
                 x = g.add(x, p, "sum_order")
-        g.expect("embedding", True)
         x = g.no_op(x, "no_op")
         if g.pick("norm", [True, False], plain=4):
+            before = g.expected.get("layernorm", 0)
             x = norm(g, x, n, "norm")
+            g.expect("embedding", honest and g.expected.get("layernorm", 0) > before)
         return x
