@@ -31,6 +31,7 @@ struct work {
     int64_t low, high;
     bool is_general[LATHE_ATTENTION_MAX_MASKS];
     bool infinite, uniform, softmax; /* what masked keys hold */
+    bool keep_sums;                  /* small fills are added as the source adds them */
     bool adds_much;                  /* a number that other masks may not outweigh, on keys that are allowed */
     bool adds_infinity;              /* +inf or NaN where attention is allowed: the source gives NaN */
 };
@@ -188,12 +189,16 @@ static bool computes_in_half(const struct lathe_graph *g) {
     return false;
 }
 
-/* `fill` as it is added or selected, before any scale that follows. */
-static void note_fill(struct work *w, double fill, bool is_select) {
+/* All masked keys get the same score. `fill` as it is added or selected, before any scale that follows. */
+static bool is_uniform(const struct work *w, double fill, bool is_select) {
     double size = fabs(fill);
+    return is_select || size >= SWALLOWS || (size == HALF_MIN && computes_in_half(w->m->view.graph));
+}
+
+static void note_fill(struct work *w, double fill, bool is_select) {
     if (isinf(fill))
         w->infinite = true;
-    else if (is_select || size >= SWALLOWS || (size == HALF_MIN && computes_in_half(w->m->view.graph)))
+    else if (is_uniform(w, fill, is_select))
         w->uniform = true;
     else
         w->softmax = true;
@@ -254,6 +259,8 @@ static void read_source(struct work *w, unsigned index) {
         f = n.when;
         fill = n.no - n.yes;
         if (!(fabs(n.yes) <= HARMLESS * fabs(s->factor)) || !(fill <= -MASKING))
+            return;
+        if (w->keep_sums && !is_uniform(w, fill / fabs(s->factor), false))
             return;
     }
     struct lathe_mask_formula both;
@@ -318,6 +325,17 @@ static bool collect(struct work *w) {
             return true;
     }
     return false;
+}
+
+/* A query without keys gets the softmax of its scores and of what is added to them. An operand that holds both the bias
+ * and what is allowed cannot say what is added where nothing is allowed. */
+static bool loses_the_bias(const struct work *w) {
+    bool bias = false, allowed = false;
+    for (unsigned i = 0; i < w->m->source_count; i++)
+        bias |= w->is_general[i] && !w->m->sources[i].is_select;
+    for (unsigned i = 0; i < w->plane_count; i++)
+        allowed |= w->planes[i].has[AXIS_N] || w->planes[i].has[AXIS_Q];
+    return w->softmax && !w->infinite && !w->uniform && bias && allowed;
 }
 
 /* ---- making */
@@ -467,6 +485,9 @@ bool lathe_attention_make_masks(struct lathe_attention_match *m, lathe_node_id b
     *why = "found positions that no causal order or window describes, expected a mask operand";
     split_sums(&w);
     if (!collect(&w))
+        return false;
+    w.keep_sums = loses_the_bias(&w);
+    if (w.keep_sums && !collect(&w))
         return false;
     *why = "found a mask that adds infinity to scores it allows";
     if (w.adds_infinity)

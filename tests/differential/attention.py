@@ -106,6 +106,8 @@ def make_mask(g, x, mask, name="mask"):
                                "log"], plain=2)
         fill = g.pick("fill", [NEG_MAX, -10000.0, float("-inf"), -1e9, -65504.0, -30.0, 10000.0],
                       plain=3)
+        if fill == -65504.0:
+            g.notes.add("f16_min")
         if form == "none" or (form == "float_input" and (g.static is not None or not mask)):
             return Mask("none")
         if form == "float_input":

@@ -226,6 +226,8 @@ def make(seed, choices=None):
         results.append(head(g, x, n, mask, "head2"))
     for i in range(g.pick("inner_outputs", [0, 1, 2], plain=2)):
         candidates = [v for v in g.inner if v not in results]
+        if not candidates:
+            break
         with g.at(f"inner{i}"):
             # by distance from the end, so that it stays near the same place when the graph gets smaller
             results.append(candidates[g.pick("which", list(range(len(candidates) - 1, -1, -1)))])

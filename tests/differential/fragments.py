@@ -27,6 +27,7 @@ def linear(g, x, n_in, n_out, name, bias=True, rank=3):
             y = g.op("Transpose", g.op("MatMul", g.const(w.T), g.op("Transpose", x, perm=[0, 2, 1])), perm=[0, 2, 1])
         elif form == "f16":
             g.tolerance = max(g.tolerance, 1e-2)
+            g.notes.add("f16")
             y = g.cast(g.op("MatMul", g.cast(x, "h"), g.const(w, "h")), "f")
         else:
             y = g.op("MatMul", x, g.const(w))
