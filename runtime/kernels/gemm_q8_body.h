@@ -5,10 +5,12 @@
  *   Q8_NAME(b), Q8_NAME(load_b)(p)  4 bytes of each of VN columns
  *   Q8_NAME(dot)(acc, a, b)         acc plus their dot product in each lane
  *   Q8_MR                           the most rows of a tile
+ *   Q8_STREAMS(rows)                is B read faster than the first cache can wait for lines? Then into the second
  *   Q8_AHEAD(rows, panels)          how many groups of 4 steps ahead lines of B are asked for
  * The sums stay in registers while k runs, as in gemm_body.h. Q8_CASE(way, rows, width) then is a case of the switch
  * over the rows of a tile. */
 #include "gemm_q8_finish_body.h"
+#include "unroll.h"
 
 #ifndef Q8_VP
 #define Q8_VP          (16 / VN) /* vectors a panel */
@@ -24,18 +26,21 @@ static inline __attribute__((always_inline)) void Q8_NAME(panels)(const size_t r
                                                                   size_t cols) {
     const size_t vectors = panels * Q8_VP;
     vi acc[Q8_MR][Q8_MAX_VECTORS];
-#pragma GCC unroll 16
-    for (size_t r = 0; r < rows; r++)
-#pragma GCC unroll 8
+    LATHE_UNROLL
+    for (size_t r = 0; r < rows; r++) {
+        LATHE_UNROLL
         for (size_t v = 0; v < vectors; v++)
             acc[r][v] = vi_set1(0);
+    }
     /* Three rows share a pointer, so that the addresses of all rows fit the registers. */
     size_t lda = tile->lda, stride = tile->panel_stride, steps = tile->k / 4;
     const uint8_t *a[(Q8_MR + 2) / 3];
-#pragma GCC unroll 8
+    LATHE_UNROLL
     for (size_t r = 0; r < rows; r += 3)
         a[r / 3] = tile->a + r * lda;
     const int8_t *b = tile->b + column / 16 * stride;
+    /* Lines of B are asked for early: those that the caller names, or this panel group's own `ahead` steps before their
+     * turn and in the last steps those of the next group. */
     size_t ahead = Q8_AHEAD(rows, panels), turn = steps > ahead ? steps - ahead : 0, step = 64;
     const int8_t *fetch = b + ahead * 64, *next_group = b + panels * stride;
     if (tile->fetch) {
@@ -46,20 +51,24 @@ static inline __attribute__((always_inline)) void Q8_NAME(panels)(const size_t r
     for (size_t t = 0, end = turn; t < steps; end = steps, fetch = next_group)
         for (; t < end; t++, b += 64, fetch += step) {
             Q8_NAME(b) bv[Q8_MAX_VECTORS];
-#pragma GCC unroll 8
+            LATHE_UNROLL
             for (size_t v = 0; v < vectors; v++)
                 bv[v] = Q8_NAME(load_b)(b + v / Q8_VP * stride + v % Q8_VP * VN * 4);
-#pragma GCC unroll 4
-            for (size_t p = 0; p < panels; p++)
-                __builtin_prefetch(fetch + p * stride, 0, 3);
-#pragma GCC unroll 16
+            LATHE_UNROLL
+            for (size_t p = 0; p < panels; p++) {
+                if (Q8_STREAMS(rows))
+                    __builtin_prefetch(fetch + p * stride, 0, 2);
+                else
+                    __builtin_prefetch(fetch + p * stride, 0, 3);
+            }
+            LATHE_UNROLL
             for (size_t r = 0; r < rows; r++) {
                 Q8_NAME(a) av = Q8_NAME(load_a)(a[r / 3] + r % 3 * lda);
-#pragma GCC unroll 8
+                LATHE_UNROLL
                 for (size_t v = 0; v < vectors; v++)
                     acc[r][v] = Q8_NAME(dot)(acc[r][v], av, bv[v]);
             }
-#pragma GCC unroll 8
+            LATHE_UNROLL
             for (size_t r = 0; r < rows; r += 3) {
                 a[r / 3] += 4;
                 __asm__("" : "+r"(a[r / 3])); /* or the compiler makes a pointer of every row and spills them */
@@ -67,11 +76,12 @@ static inline __attribute__((always_inline)) void Q8_NAME(panels)(const size_t r
         }
     /* Through a buffer: activations need registers, and lines of C far apart may share one set of the first cache. */
     int32_t sums[Q8_MR * VN * Q8_MAX_VECTORS] __attribute__((aligned(64)));
-#pragma GCC unroll 16
-    for (size_t r = 0; r < rows; r++)
-#pragma GCC unroll 8
+    LATHE_UNROLL
+    for (size_t r = 0; r < rows; r++) {
+        LATHE_UNROLL
         for (size_t v = 0; v < vectors; v++)
             vi_store(sums + (r * vectors + v) * VN, acc[r][v]);
+    }
     q8_finish(tile, column, cols, sums, panels * 16);
 }
 

@@ -54,8 +54,9 @@ struct lathe_gemm_q8_tile {
     size_t lda;
     const int8_t *b; /* panel p at b + p * panel_stride; packing S8_N16K4 has panel_stride 16 * k */
     size_t panel_stride;
-    const int8_t *fetch; /* NULL, or what to bring into cache meanwhile: fetch_step bytes for every 4 steps of k, and
-                            the same panel_stride further for each panel that goes through the registers */
+    const int8_t *fetch; /* NULL, or what to bring into cache meanwhile: fetch_step bytes for every 4 steps of k (less
+                            than a line: spread evenly, which memory likes better than all at once), and as much one
+                            panel_stride further for each panel that goes through the registers */
     size_t fetch_step;
     float *c; /* row stride ldc */
     size_t ldc;

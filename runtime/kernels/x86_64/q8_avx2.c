@@ -43,7 +43,8 @@ static inline vi wide_dot(vi acc, wide_a a, wide_b b) {
 }
 
 #define Q8_MR                  4
-#define Q8_REACH               256 /* lines of B in flight, times the rows that use them */
+#define Q8_STREAMS(rows)       ((rows) <= 2)
+#define Q8_REACH               4096 /* lines of B asked for, times the rows that use them */
 #define Q8_AHEAD(rows, panels) (Q8_REACH / ((rows) * (panels)) < 16 ? 16 : Q8_REACH / ((rows) * (panels)))
 
 #define Q8_NAME(x) pairs_##x

@@ -39,7 +39,8 @@ static inline vi wide_dot(vi acc, wide_a a, wide_b b) {
 }
 
 #define Q8_MR                  12
-#define Q8_REACH               512 /* lines of B in flight, times the rows that use them */
+#define Q8_STREAMS(rows)       ((rows) <= 4)
+#define Q8_REACH               4096 /* lines of B asked for, times the rows that use them */
 #define Q8_AHEAD(rows, panels) (Q8_REACH / ((rows) * (panels)) < 16 ? 16 : Q8_REACH / ((rows) * (panels)))
 
 #define Q8_NAME(x) pairs_##x

@@ -3,6 +3,7 @@
 
 #include "kernel_rows.h"
 #include "quantize_body.h"
+#include "unroll.h"
 
 #include <string.h>
 
@@ -23,14 +24,15 @@ static inline __attribute__((always_inline)) void quantize(const struct lathe_qu
         uint8_t *q = rows->q + r * rows->ldq;
         vf lo[2] = {v_set1(0), v_set1(0)}, hi[2] = {v_set1(0), v_set1(0)}, bad[2] = {v_set1(0), v_set1(0)};
         size_t i = 0;
-        for (; i + 2 * VN <= k; i += 2 * VN)
-#pragma GCC unroll 2
+        for (; i + 2 * VN <= k; i += 2 * VN) {
+            LATHE_UNROLL
             for (size_t u = 0; u < 2; u++) {
                 vf v = values(x, x_scale, i + u * VN, VN);
                 lo[u] = v_min(v, lo[u]);
                 hi[u] = v_max(v, hi[u]);
                 bad[u] = v_fma(v, v_set1(0), bad[u]);
             }
+        }
         for (; i < k; i += VN) {
             vf v = values(x, x_scale, i, k - i < VN ? k - i : VN);
             lo[0] = v_min(v, lo[0]);
@@ -49,7 +51,7 @@ static inline __attribute__((always_inline)) void quantize(const struct lathe_qu
         __m256i zero = _mm256_set1_epi16((short)range.zero), top = _mm256_set1_epi8((char)rows->levels);
         for (i = 0; i + 32 <= k; i += 32) {
             __m256i v[4];
-#pragma GCC unroll 4
+            LATHE_UNROLL
             for (size_t u = 0; u < 4; u++)
                 v[u] = _mm256_cvtps_epi32(values(x, x_scale, i + u * VN, VN) * inverse);
             __m256i a = _mm256_packs_epi32(v[0], v[1]), b = _mm256_packs_epi32(v[2], v[3]);
