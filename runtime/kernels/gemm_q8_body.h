@@ -43,6 +43,7 @@ static inline __attribute__((always_inline)) void Q8_NAME(panels)(const size_t r
      * turn and in the last steps those of the next group. */
     size_t ahead = Q8_AHEAD(rows, panels), turn = steps > ahead ? steps - ahead : 0, step = 64;
     const int8_t *fetch = b + ahead * 64, *next_group = b + panels * stride;
+    bool far = Q8_STREAMS(rows) && !tile->fetch;
     if (tile->fetch) {
         fetch = tile->fetch;
         step = tile->fetch_step;
@@ -56,7 +57,7 @@ static inline __attribute__((always_inline)) void Q8_NAME(panels)(const size_t r
                 bv[v] = Q8_NAME(load_b)(b + v / Q8_VP * stride + v % Q8_VP * VN * 4);
             LATHE_UNROLL
             for (size_t p = 0; p < panels; p++) {
-                if (Q8_STREAMS(rows))
+                if (far)
                     __builtin_prefetch(fetch + p * stride, 0, 2);
                 else
                     __builtin_prefetch(fetch + p * stride, 0, 3);
