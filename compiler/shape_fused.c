@@ -124,7 +124,6 @@ enum lathe_status lathe_shape_embedding(struct shape_ctx *c) {
     if (y == LATHE_NONE || g->values[y].rank < 1)
         return lathe_shape_fail(c, LATHE_MSG_SHAPE_UNKNOWN, "its shape was not set");
     struct shape_dims out = lathe_shape_dims_of(c, y);
-    enum lathe_dtype dtype = LATHE_F32;
     lathe_dim unused;
     for (uint32_t k = 0; k < g->nodes[c->n].n_in; k++) {
         lathe_value_id in = lathe_shape_in(c, k);
@@ -139,14 +138,14 @@ enum lathe_status lathe_shape_embedding(struct shape_ctx *c) {
         } else if (k % 2 == 0) {
             LATHE_TRY(lathe_shape_need_rank(c, k, 2, 2));
             LATHE_TRY(lathe_shape_equal(c, lathe_value_dim(g, in, 1), out.d[out.rank - 1], &unused));
-            dtype = g->values[in].dtype;
         } else {
             LATHE_TRY(lathe_shape_need_rank(c, k, 1, out.rank - 1));
             LATHE_TRY(lathe_shape_need_index_type(c, k));
         }
     }
-    lathe_shape_set(c, 0, dtype, &out);
-    lathe_shape_set(c, 1, dtype, &out);
+    /* f32 whatever the tables are stored in */
+    lathe_shape_set(c, 0, LATHE_F32, &out);
+    lathe_shape_set(c, 1, LATHE_F32, &out);
     return LATHE_OK;
 }
 

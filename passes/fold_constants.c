@@ -5,7 +5,7 @@
  *
  * Shape arithmetic is known since shape inference: it becomes constants, or one dims_tensor where data flow needs a
  * value that depends on the sizes of a run. */
-#include "pass.h"
+#include "match.h"
 
 #include "kernel.h"
 
@@ -189,6 +189,18 @@ static bool serves_packing(const struct lathe_graph *g, const struct lathe_node 
     return false;
 }
 
+/* A weight that is packed from its 16 bits. */
+static bool is_stored_weight(const struct lathe_graph *g, const struct lathe_node *node) {
+    if (node->op != LATHE_OP_CAST || !lathe_match_is_matrix(g, node->out[0]) ||
+        !lathe_match_is_large_matrix(g, node->out[0]))
+        return false;
+    const struct lathe_value *value = &g->values[node->out[0]];
+    for (uint32_t i = 0; i < value->use_count; i++)
+        if (!lathe_match_reads_as_weight(g, value->uses[i], node->out[0]))
+            return false;
+    return value->use_count > 0;
+}
+
 static bool foldable(const struct lathe_graph *g, const struct lathe_node *node, const struct lathe_op_info *info) {
     if (!info || node->n_in > MOST_OPERANDS || node->n_out > MOST_OUTPUTS ||
         (!info->run && node->op != LATHE_OP_RESHAPE))
@@ -201,7 +213,7 @@ static bool foldable(const struct lathe_graph *g, const struct lathe_node *node,
     for (uint32_t i = 0; i < node->n_out; i++)
         if (node->out[i] != LATHE_NONE && g->values[node->out[i]].is_output)
             return false;
-    return !serves_products(g, node) && !serves_packing(g, node) && size_allows(g, node);
+    return !serves_products(g, node) && !serves_packing(g, node) && !is_stored_weight(g, node) && size_allows(g, node);
 }
 
 /* Runs the operator; the outputs' elements lie in the graph's arena afterwards. */

@@ -47,6 +47,10 @@ static bool same_but_leading_ones(const struct lathe_graph *g, lathe_value_id a,
     return true;
 }
 
+static bool is_half(enum lathe_dtype dtype) {
+    return dtype == LATHE_F16 || dtype == LATHE_BF16;
+}
+
 /* The rows of a constant [V,H] with leading ones. */
 static bool is_table(const struct lathe_graph *g, lathe_value_id v, int64_t hidden, struct pair *out) {
     int64_t size;
@@ -143,6 +147,10 @@ static bool take_summand(const struct lathe_graph *g, lathe_value_id v, lathe_va
     switch (node->op) {
     case LATHE_OP_GATHER:
         return take_lookup(g, n, sum, s);
+    case LATHE_OP_CAST: /* a table of 16 bits: rows are widened when they are read */
+        if (g->values[v].dtype != LATHE_F32 || !is_half(g->values[node->in[0]].dtype))
+            break;
+        return take_summand(g, node->in[0], sum, s);
     case LATHE_OP_EXPAND: /* what broadcasting would do */
         return take_summand(g, node->in[0], sum, s);
     case LATHE_OP_RESHAPE:
@@ -233,7 +241,7 @@ static bool fuse(struct lathe_pass_ctx *ctx, lathe_node_id norm) {
         if (node->out[i] != LATHE_NONE)
             complete = refuse(&s, norm, "the mean or deviation is an output too");
     for (uint32_t i = 0; i < s.count && complete; i++)
-        if (g->values[s.pairs[i].table].dtype != g->values[sum].dtype)
+        if (g->values[s.pairs[i].table].dtype != g->values[sum].dtype && !is_half(g->values[s.pairs[i].table].dtype))
             complete = refuse(&s, norm, "a table has another type than the sum");
     lathe_node_id root = g->values[sum].producer;
     bool keep_sum = lathe_value_use_total(g, sum) != 1 || root == LATHE_NONE;

@@ -12,7 +12,7 @@ static lathe_value_id constant_matrix(struct lathe_pass_ctx *ctx, lathe_node_id 
     if (w == LATHE_NONE)
         return LATHE_NONE;
     lathe_node_id t = lathe_producer_of(g, w, LATHE_OP_TRANSPOSE);
-    if (t != LATHE_NONE && g->values[w].rank == 2 && lathe_value_is_constant(g, g->nodes[t].in[0])) {
+    if (t != LATHE_NONE && g->values[w].rank == 2 && lathe_match_is_matrix(g, g->nodes[t].in[0])) {
         struct lathe_attrs attrs = lathe_node_attrs(g, t);
         uint32_t count;
         const int64_t *perm = lathe_attr_ints(&attrs, LATHE_ATTR_PERM, &count);
@@ -22,7 +22,7 @@ static lathe_value_id constant_matrix(struct lathe_pass_ctx *ctx, lathe_node_id 
         }
     }
     int rank = g->values[w].rank;
-    if (!lathe_value_is_constant(g, w) || rank < 2 || rank > x_rank)
+    if (!lathe_match_is_matrix(g, w) || rank < 2 || rank > x_rank)
         return LATHE_NONE;
     int64_t dim;
     for (int i = 0; i < rank - 2; i++)

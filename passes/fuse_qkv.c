@@ -1,7 +1,7 @@
 /* The linear layers that feed q, k and v of one attention from the same input become one product. Its weight is the
  * `concat` of theirs, which packing reads through; attention takes its columns from the wider rows, so no slice is left
  * unless something else reads one of the old results. */
-#include "pass.h"
+#include "match.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -67,7 +67,7 @@ static bool find_part(struct lathe_graph *g, lathe_value_id v, struct part *out)
     lathe_value_id w = input_of(g, n, 1), bias = input_of(g, n, 2);
     struct lathe_attrs attrs = attrs_of(g, n);
     if (input_of(g, n, 3) != LATHE_NONE || lathe_attr_int(&attrs, LATHE_ATTR_ACTIVATION, 0) != 0 ||
-        !lathe_value_is_constant(g, w) || lathe_value_at(g, w)->rank != 2 || lathe_value_at(g, v)->dtype != LATHE_F32)
+        !lathe_match_is_matrix(g, w) || lathe_value_at(g, w)->rank != 2 || lathe_value_at(g, v)->dtype != LATHE_F32)
         return false;
     if (bias != LATHE_NONE) {
         if (out->add != LATHE_NONE || !is_bias(g, bias, out->columns))
@@ -301,5 +301,8 @@ enum lathe_status lathe_pass_fuse_qkv(struct lathe_pass_ctx *ctx) {
     for (lathe_node_id n = g->first; n != LATHE_NONE && ok; n = lathe_node_at(g, n)->next)
         if (lathe_node_at(g, n)->op == LATHE_OP_ATTENTION)
             ok = try_attention(ctx, &known, n);
-    return ok && !g->out_of_memory ? LATHE_OK : lathe_fail(ctx->diag, LATHE_MSG_NO_MEMORY, "fuse_qkv: out of memory");
+    if (!ok || g->out_of_memory)
+        return lathe_fail(ctx->diag, LATHE_MSG_NO_MEMORY, "fuse_qkv: out of memory");
+    /* casts of the joined weights may stand just before the products they were of */
+    return ctx->changes ? lathe_graph_sort(g, ctx->diag) : LATHE_OK;
 }

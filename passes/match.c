@@ -52,6 +52,40 @@ lathe_value_id lathe_match_skip_casts(const struct lathe_graph *g, lathe_value_i
     return v;
 }
 
+bool lathe_match_is_matrix(const struct lathe_graph *g, lathe_value_id v) {
+    if (v == LATHE_NONE || lathe_value_is_constant(g, v))
+        return v != LATHE_NONE;
+    lathe_node_id n = lathe_producer_of(g, v, LATHE_OP_CAST);
+    if (n == LATHE_NONE || g->values[v].dtype != LATHE_F32 || !lathe_value_is_constant(g, g->nodes[n].in[0]))
+        return false;
+    enum lathe_dtype stored = g->values[g->nodes[n].in[0]].dtype;
+    return stored == LATHE_F16 || stored == LATHE_BF16;
+}
+
+static bool reads_as_weight(const struct lathe_graph *g, lathe_node_id n, lathe_value_id v, int depth) {
+    const struct lathe_node *user = &g->nodes[n];
+    struct lathe_attrs attrs = {user->attrs, user->n_attrs};
+    if (user->op == LATHE_OP_TRANSPOSE || user->op == LATHE_OP_CONCAT) {
+        const struct lathe_value *y = &g->values[user->out[0]];
+        for (uint32_t i = 0; i < y->use_count; i++)
+            if (depth == 0 || !reads_as_weight(g, y->uses[i], user->out[0], depth - 1))
+                return false;
+        return !y->is_output && y->use_count > 0;
+    }
+    if ((user->op != LATHE_OP_MATMUL && user->op != LATHE_OP_GEMM && user->op != LATHE_OP_LINEAR) || user->n_in < 2 ||
+        user->in[1] != v || user->in[0] == v || (user->n_in > 2 && user->in[2] == v))
+        return false;
+    return g->values[user->in[0]].rank >= 2 && !lathe_attr_int(&attrs, LATHE_ATTR_TRANS_A, 0);
+}
+
+bool lathe_match_reads_as_weight(const struct lathe_graph *g, lathe_node_id n, lathe_value_id v) {
+    return reads_as_weight(g, n, v, 3);
+}
+
+bool lathe_match_is_large_matrix(const struct lathe_graph *g, lathe_value_id v) {
+    return g->values[v].rank == 2 && lathe_value_count(g, v) > 16384;
+}
+
 lathe_value_id lathe_match_skip_views(const struct lathe_graph *g, lathe_value_id v) {
     lathe_node_id n;
     while ((n = lathe_producer_of(g, v, LATHE_OP_RESHAPE)) != LATHE_NONE)

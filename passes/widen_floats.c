@@ -1,7 +1,8 @@
 /* A graph in f16 or bf16 is computed in f32: its numbers are kept, its roundings between operators are not. Inputs and
- * outputs keep their types behind a cast. Types with fewer bits are the choice of a later pass, which then knows what
+ * outputs keep their types behind a cast; so do large weights and tables, which are packed and looked up as they are
+ * stored. Types with fewer bits are the choice of a later pass, which then knows what
  * they cost. */
-#include "pass.h"
+#include "match.h"
 
 #include <string.h>
 
@@ -40,6 +41,114 @@ static lathe_value_id add_cast(struct lathe_graph *g, lathe_node_id before, lath
     return y;
 }
 
+static bool is_lookup(const struct lathe_graph *g, lathe_node_id n, lathe_value_id table) {
+    struct lathe_attrs attrs = lathe_node_attrs(g, n);
+    return g->nodes[n].op == LATHE_OP_GATHER && g->nodes[n].in[0] == table &&
+           lathe_attr_int(&attrs, LATHE_ATTR_AXIS, 0) == 0;
+}
+
+static bool reads_stored_table(const struct lathe_graph *g, lathe_node_id n) {
+    lathe_value_id table = g->nodes[n].op == LATHE_OP_GATHER ? g->nodes[n].in[0] : LATHE_NONE;
+    return lathe_value_is_constant(g, table) && is_half(g->values[table].dtype) && is_lookup(g, n, table);
+}
+
+/* A table of look-ups stays as it is stored: the rows that were read are widened. */
+static bool widen_lookups(struct lathe_graph *g, lathe_value_id table) {
+    bool done = true;
+    for (uint32_t i = 0; i < g->values[table].use_count && done; i++) {
+        lathe_node_id n = g->values[table].uses[i];
+        lathe_value_id rows = is_lookup(g, n, table) ? g->nodes[n].out[0] : LATHE_NONE;
+        if (rows == LATHE_NONE || g->values[rows].dtype == LATHE_F32)
+            continue;
+        bool output = g->values[rows].is_output;
+        lathe_value_id wide = add_cast(g, g->nodes[n].next, rows, LATHE_F32);
+        done = wide != LATHE_NONE;
+        if (!done)
+            break;
+        lathe_node_id cast = g->values[wide].producer;
+        g->values[rows].is_output = false;
+        for (uint32_t k = 0; k < g->output_count && output; k++)
+            if (g->outputs[k] == rows)
+                g->outputs[k] = wide;
+        g->values[wide].is_output = output;
+        lathe_graph_replace_uses(g, rows, wide);
+        lathe_node_set_input(g, cast, 0, rows);
+    }
+    return done;
+}
+
+/* Node n can do with the stored form of v: a look-up, or a cast. */
+static bool reads_stored(const struct lathe_graph *g, lathe_node_id n, lathe_value_id v) {
+    return is_lookup(g, n, v) || (g->nodes[n].op == LATHE_OP_CAST && g->values[g->nodes[n].out[0]].dtype == LATHE_F32);
+}
+
+/* All that reads v are look-ups and products, which can do with its stored form. */
+static bool stays_stored(const struct lathe_graph *g, lathe_value_id v) {
+    bool stays = lathe_match_is_large_matrix(g, v);
+    for (uint32_t i = 0; i < g->values[v].use_count && stays; i++) {
+        lathe_node_id n = g->values[v].uses[i];
+        stays = reads_stored(g, n, v) || lathe_match_reads_as_weight(g, n, v);
+    }
+    return stays;
+}
+
+static bool widen_constant(struct lathe_pass_ctx *ctx, lathe_value_id v) {
+    struct lathe_graph *g = ctx->graph;
+    bool stored = stays_stored(g, v), any = false;
+    uint32_t kept = 0; /* uses before this one stay */
+    lathe_value_id wide = LATHE_NONE;
+    if (stored && !widen_lookups(g, v))
+        return false;
+    for (uint32_t i = 0; i < g->values[v].use_count; i++)
+        any |= !stored || !reads_stored(g, g->values[v].uses[i], v);
+    /* just before its reader, so that the reference execution, which casts in earnest, holds one weight at a time */
+    lathe_node_id place = g->values[v].use_count == 1 ? g->values[v].uses[0] : g->first;
+    if (any)
+        wide = stored ? add_cast(g, place, v, LATHE_F32) : f32_constant(ctx, v);
+    if (any && wide == LATHE_NONE)
+        return false;
+    while (kept < g->values[v].use_count) {
+        lathe_node_id user = g->values[v].uses[kept];
+        if (stored && reads_stored(g, user, v)) {
+            kept++;
+            continue;
+        }
+        for (uint32_t k = 0; k < g->nodes[user].n_in; k++)
+            if (g->nodes[user].in[k] == v)
+                lathe_node_set_input(g, user, k, wide);
+        kept = 0; /* the order of the uses has changed */
+    }
+    return true;
+}
+
+/* The same for casts that the source has itself: look-ups read the table as it is stored, and a weight is cast just
+ * before its product. */
+static bool use_stored_forms(struct lathe_graph *g) {
+    LATHE_FOR_NODES_SAFE(g, n, follow) {
+        lathe_value_id wide = g->nodes[n].op == LATHE_OP_CAST ? g->nodes[n].out[0] : LATHE_NONE;
+        if (wide == LATHE_NONE || !lathe_match_is_matrix(g, wide) || !lathe_match_is_large_matrix(g, wide))
+            continue;
+        lathe_value_id stored = g->nodes[n].in[0];
+        for (uint32_t i = 0; i < g->values[wide].use_count;) {
+            lathe_node_id user = g->values[wide].uses[i];
+            if (!is_lookup(g, user, wide)) {
+                i++;
+                continue;
+            }
+            lathe_node_set_input(g, user, 0, stored);
+            g->values[g->nodes[user].out[0]].dtype = g->values[stored].dtype;
+            i = 0; /* the order of the uses has changed */
+        }
+        if (!widen_lookups(g, stored))
+            return false;
+        if (!lathe_value_use_total(g, wide))
+            lathe_graph_remove_node(g, n);
+        else if (g->values[wide].use_count == 1 && !g->values[wide].is_output)
+            lathe_graph_move_node(g, n, g->values[wide].uses[0]);
+    }
+    return true;
+}
+
 static enum lathe_status widen_sources(struct lathe_pass_ctx *ctx, uint32_t value_count) {
     struct lathe_graph *g = ctx->graph;
     for (lathe_value_id v = 0; v < value_count; v++) {
@@ -47,15 +156,9 @@ static enum lathe_status widen_sources(struct lathe_pass_ctx *ctx, uint32_t valu
             continue;
         lathe_value_id wide = LATHE_NONE;
         if (lathe_value_is_constant(g, v)) {
-            wide = f32_constant(ctx, v);
-            if (wide == LATHE_NONE)
+            if (!widen_constant(ctx, v))
                 return lathe_fail(ctx->diag, LATHE_MSG_NO_MEMORY, "widening '%s'", g->values[v].name);
-            while (g->values[v].use_count) {
-                lathe_node_id user = g->values[v].uses[0];
-                for (uint32_t k = 0; k < g->nodes[user].n_in; k++)
-                    if (g->nodes[user].in[k] == v)
-                        lathe_node_set_input(g, user, k, wide);
-            }
+            ctx->changes++;
         } else if (g->values[v].is_input) {
             bool output = g->values[v].is_output;
             wide = add_cast(g, g->first, v, LATHE_F32);
@@ -80,11 +183,15 @@ enum lathe_status lathe_pass_widen_floats(struct lathe_pass_ctx *ctx) {
         return lathe_fail(ctx->diag, LATHE_MSG_NO_MEMORY, "widening");
     for (uint32_t i = 0; i < g->output_count; i++)
         output_types[i] = g->values[g->outputs[i]].dtype;
+    if (!use_stored_forms(g))
+        return lathe_fail(ctx->diag, LATHE_MSG_NO_MEMORY, "widening");
     LATHE_TRY(widen_sources(ctx, value_count));
     LATHE_FOR_NODES(g, n) {
         for (uint32_t i = 0; i < g->nodes[n].n_out; i++) {
             lathe_value_id y = g->nodes[n].out[i];
             if (y == LATHE_NONE || !is_half(g->values[y].dtype))
+                continue;
+            if (reads_stored_table(g, n))
                 continue;
             g->values[y].dtype = LATHE_F32;
             computed++;
