@@ -14,7 +14,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifdef LATHE_BARE_TEST
+#include "bare_cmocka.h"
+#else
 #include <cmocka.h>
+#endif
 
 static uint64_t test_seed;
 
