@@ -318,6 +318,8 @@ static bool make_map(struct packing *p) {
         return false;
     lathe_node_id n = g->values[p->map].producer;
     lathe_node_set_int(g, n, LATHE_ATTR_MASKED_ROW, p->r->masked_row);
+    if (p->r->by_position)
+        lathe_node_set_int(g, n, LATHE_ATTR_CAUSAL, 1);
     if (p->r->position_count)
         lathe_node_set_ints(g, n, LATHE_ATTR_VALUES, p->r->positions, p->r->position_count);
     return true;
@@ -373,7 +375,9 @@ static bool zero_outputs(struct lathe_pass_ctx *ctx, const struct lathe_row_regi
     lathe_value_id keep = LATHE_NONE;
     for (uint32_t i = 0; i < g->output_count; i++) {
         lathe_value_id v = g->outputs[i];
-        if (v >= count || !behind[v] || lathe_row_lead(region, v) != 2)
+        int64_t size;
+        if (v >= count || !behind[v] || lathe_row_lead(region, v) != 2 ||
+            (g->values[v].rank == 2 && lathe_dim_is_const(g->dims, region->seq, &size)))
             continue;
         struct lathe_value value = g->values[v], keys = g->values[region->keys];
         lathe_dim dims[LATHE_MAX_RANK];

@@ -377,6 +377,13 @@ bool lathe_row_keys_are_mask(const struct lathe_graph *g, lathe_value_id v) {
     return false;
 }
 
+/* v has a row a token in a way that its shape shows. */
+static bool shows_tokens(const struct lathe_row_region *region, lathe_value_id v) {
+    int64_t size;
+    return region->lead[v] == 2 &&
+           (region->graph->values[v].rank > 2 || !lathe_dim_is_const(region->graph->dims, region->seq, &size));
+}
+
 /* Rows at masked tokens are 0 in what is given out: only where the mask that a user sees says which those are, and the
  * value has a row a token as the mask has. */
 static bool outputs_allow(struct lathe_pass_ctx *ctx, const struct lathe_row_region *region) {
@@ -385,10 +392,10 @@ static bool outputs_allow(struct lathe_pass_ctx *ctx, const struct lathe_row_reg
     for (uint32_t i = 0; i < g->output_count; i++) {
         lathe_value_id v = g->outputs[i];
         if (v >= region->values || !region->lead[v] || region->entry[v] || region->zero[v] ||
-            (mask && region->lead[v] == 2))
+            (mask && shows_tokens(region, v)))
             continue;
         lathe_pass_missed(ctx, "pack_rows", g->values[v].producer,
-                          mask ? "output %s has its tokens in one axis with the batch"
+                          mask ? "output %s does not show its tokens as [batch, sequence, ..]"
                                : "output %s has rows of tokens that no attention_mask input marks",
                           g->values[v].name);
         return false;
@@ -521,6 +528,9 @@ static bool same_keys(struct lathe_pass_ctx *ctx, struct lathe_row_region *regio
                 lathe_pass_missed(ctx, "pack_rows", n, "queries or keys are not the tokens of the mask");
                 return false;
             }
+        region->by_position |= lathe_attr_int(&attrs, LATHE_ATTR_CAUSAL, 0) ||
+                               lathe_attr_int(&attrs, LATHE_ATTR_WINDOW, -1) >= 0 ||
+                               (node->n_in > 4 && node->in[4] != LATHE_NONE);
         region->attentions++;
     }
     return region->attentions > 0;

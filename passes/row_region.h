@@ -30,6 +30,7 @@ struct lathe_row_region {
     int64_t positions[LATHE_ROW_MAX_POSITIONS]; /* tokens that are read although they may be masked */
     uint32_t position_count;
     uint32_t attentions;
+    bool by_position; /* some attention hides keys from single queries too */
 };
 
 /* Finds the region. LATHE_OK with region->attentions = 0 when there is none; the near miss is recorded where there was

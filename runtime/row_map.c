@@ -22,8 +22,20 @@ static bool is_set(const struct lathe_tensor *t, int64_t i) {
     }
 }
 
+/* True when one of the positions that stay is masked in sequence b. */
+static bool keeps_masked(const struct lathe_tensor *keys, int64_t b, int64_t length, const int64_t *kept,
+                         uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) {
+        int64_t p = kept[i] < 0 ? kept[i] + length : kept[i];
+        if (p >= 0 && p < length && !is_set(keys, b * length + p))
+            return true;
+    }
+    return false;
+}
+
 /* keys [B,S] -> map i32 [4 B + 2 B S]. `values`: positions that stay although they are masked (negative ones count from
- * the end); `masked_row`: a sequence without keys keeps all its rows unless its rule gives zeros anyway. */
+ * the end); `masked_row`: a sequence without keys keeps all its rows unless its rule gives zeros anyway; `causal`: the
+ * same for a sequence with a masked position that stays, whose query may have no key before it. */
 enum lathe_status lathe_run_row_map(const struct lathe_op_call *call) {
     if (call->team.index != 0)
         return LATHE_OK;
@@ -37,6 +49,7 @@ enum lathe_status lathe_run_row_map(const struct lathe_op_call *call) {
     const int64_t *kept = lathe_attr_ints(&call->attrs, LATHE_ATTR_VALUES, &kept_count);
     int64_t rule = lathe_attr_int(&call->attrs, LATHE_ATTR_MASKED_ROW, LATHE_MASKED_UNIFORM);
     bool empty_stays = rule == LATHE_MASKED_UNIFORM || rule == LATHE_MASKED_SOFTMAX;
+    bool some_lose_keys = lathe_attr_int(&call->attrs, LATHE_ATTR_CAUSAL, 0) != 0;
     struct lathe_row_sequence *sequences = call->out[0]->data;
     struct lathe_row_place *places = (struct lathe_row_place *)((int32_t *)call->out[0]->data + 4 * batch);
     int32_t next = 0;
@@ -47,7 +60,7 @@ enum lathe_status lathe_run_row_map(const struct lathe_op_call *call) {
             if (is_set(keys, b * length + p))
                 places[next++] = (struct lathe_row_place){(int32_t)b, (int32_t)p};
         s->keys = next - s->start;
-        bool all = s->keys == 0 && empty_stays;
+        bool all = empty_stays && (s->keys == 0 || (some_lose_keys && keeps_masked(keys, b, length, kept, kept_count)));
         if (all || (kept_count > 0 && s->keys < length)) {
             for (int64_t p = 0; p < length; p++) {
                 bool stays = all;

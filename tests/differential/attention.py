@@ -51,11 +51,15 @@ class Mask:
 def allowed(g, x, mask):
     """A bool plane from the mask input and the place of the tokens; None when nothing is masked."""
     parts = []
-    source = g.pick("source", ["input", "none", "types", "queries", "product", "inverted"], plain=14)
+    source = g.pick("source", ["input", "none", "types", "queries", "product", "inverted", "ids"], plain=14)
     if source == "input" and mask:
         parts.append(key_mask(g, x, mask))
     elif source == "types" and mask and "token_type_ids" in [n for n, _, _ in g.inputs]:
         parts.append(key_mask(g, x, "token_type_ids"))
+    elif source == "ids" and "input_ids" in g.types:
+        pad = g.op("Equal", "input_ids", g.const(np.array(1), g.types["input_ids"]))
+        parts.append(g.unsqueeze(g.op("Not", pad), 1, 2))
+        g.notes.add("rows_without_keys")
     elif source == "queries" and mask:
         parts.append(g.unsqueeze(g.cast(mask, "b"), 1, 3))
         g.notes.add("rows_without_keys")
@@ -103,7 +107,7 @@ def make_mask(g, x, mask, name="mask"):
     """Made once a graph or once a layer."""
     with g.at(name):
         form = g.pick("form", ["where_add", "legacy", "bool", "float_input", "minus_one_times", "none", "soft", "numbers",
-                               "log"], plain=2)
+                               "log", "two_sums"], plain=2)
         fill = g.pick("fill", [NEG_MAX, -10000.0, float("-inf"), -1e9, -65504.0, -30.0, 10000.0],
                       plain=3)
         if fill == -65504.0:
@@ -126,6 +130,12 @@ def make_mask(g, x, mask, name="mask"):
             if form == "minus_one_times":
                 return Mask("add", g.mul(g.op("Sub", m, g.const(np.float32(1))), g.const(np.float32(-fill)), "order"), fill)
             return Mask("add", g.mul(g.op("Sub", g.scalar(1, "one_shape"), m), g.scalar(fill, "fill_shape"), "order"), fill)
+        if form == "two_sums" and mask and np.isfinite(fill):
+            q, k = index_grid(g, x)
+            later = g.op("Where", g.op("Greater", k, q), g.const(np.float32(fill)), g.const(np.float32(0)), t="f")
+            m = g.op("Sub", g.const(np.float32(1)), g.cast(g.unsqueeze(mask, 1, 2), "f"))
+            g.notes.add("two_sums")
+            return Mask("add", g.add(g.mul(m, g.const(np.float32(fill)), "order"), later, "sum_order"), fill)
         plane = allowed(g, x, mask)
         if plane is None:
             return Mask("none")
@@ -170,6 +180,26 @@ def heads_of(g, x, y, heads, size, name, for_key=False):
         if for_key:
             return g.op("Transpose", y, perm=[0, 2, 3, 1])
         return g.op("Transpose", y, perm=[0, 2, 1, 3])
+
+
+def rotate(g, x, y, size, cos, sin):
+    """Rotary embedding of [B,N,S,D] in the form of exporters."""
+    half = size // 2
+    with g.at("rope"):
+        if g.pick("halves", ["slice", "split"]) == "split":
+            a, b = g.split(y, [half, half], -1)
+        else:
+            a, b = g.slice(y, 0, half, 3), g.slice(y, half, 1 << 62, 3)
+        turned = g.op("Concat", g.op("Neg", b), a, axis=-1)
+        return g.add(g.mul(y, cos, "cos_order"), g.mul(turned, sin, "sin_order"), "order")
+
+
+def rotary_tables(g, x, size):
+    p = g.cast(g.range(g.dim(x, 1, keep=False)), "f")
+    inverse = 1.0 / 100.0 ** (np.arange(0, size, 2) / size)
+    angle = g.mul(g.unsqueeze(p, 1), g.const(inverse.astype(np.float32)))
+    angle = g.unsqueeze(g.op("Concat", angle, angle, axis=-1), 0)
+    return [g.unsqueeze(g.op(f, angle), 1) for f in ("Cos", "Sin")]
 
 
 def project(g, x, other, n, heads, kv_heads, size):
@@ -348,11 +378,22 @@ def four(g, x, q, k, v, heads, kv_heads, size, mask, bias, miss, layout):
     if layout == "native4" and g.opset >= 23 and miss == "none" and bias is None:
         k = heads_of(g, x, k, kv_heads, size, "k")
         return merge(g, x, native(g, [q, k, v], mask), heads, size)
-    direct = kv_heads == heads and layout != "sdpa_key" and g.pick("key_direct", [True, False])
+    turn = size % 2 == 0 and g.pick("rotary", [False, True], plain=9)
+    norms = g.pick("head_norms", [False, True], plain=15)
+    if turn:
+        cos, sin = rotary_tables(g, x, size)
+        q = rotate(g, x, q, size, cos, sin)
+    if norms:
+        q = f.norm4(g, q, size, "q_norm")
+    direct = not turn and not norms and kv_heads == heads and layout != "sdpa_key" and g.pick("key_direct", [True, False])
     if direct:
         kt = heads_of(g, x, k, heads, size, "k", for_key=True)
     else:
         k = heads_of(g, x, k, kv_heads, size, "k")
+        if turn:
+            k = rotate(g, x, k, size, cos, sin)
+        if norms:
+            k = f.norm4(g, k, size, "k_norm")
         if kv_heads != heads:
             k, v = repeat_heads(g, x, k, heads, kv_heads, size), repeat_heads(g, x, v, heads, kv_heads, size)
         if layout == "sdpa_key":

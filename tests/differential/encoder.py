@@ -19,7 +19,7 @@ def blocks(g, x, n, mask):
     for i in range(g.pick("blocks", [1, 2, 3])):
         with g.at(f"block{i}"):
             kind = g.pick("kind", ["encoder", "pre_norm", "attention", "norm", "feed_forward", "activation", "linear", "odd",
-                                   "gated", "none"], plain=3)
+                                   "gated", "none", "again", "class_token", "branches"], plain=3)
             before = x
             if kind == "encoder":
                 y = a.attention(g, x, n, mask, first, shared, "attention")
@@ -43,6 +43,16 @@ def blocks(g, x, n, mask):
                 x = gated(g, x, n)
             elif kind == "odd":
                 x = odd(g, x, n, mask)
+            elif kind == "again" and i:  # the weights of the block before, as in ALBERT
+                x = residual(g, x, feed_forward(g, x, n), "residual")
+                x = f.norm(g, x, n, "norm")
+            elif kind == "class_token" and g.static is None and not mask:
+                token = g.op("Expand", g.const(g.numbers("token", (1, 1, n), 0.5)), g.shape(g.dim(x, 0), 1, n))
+                x = g.op("Concat", token, x, axis=1)
+                before = x
+            elif kind == "branches":
+                y = f.activation(g, f.linear(g, x, n, n, "left"), n, "left_act")
+                x = f.norm(g, g.add(y, f.linear(g, x, n, n, "right"), "order"), n, "norm")
             x = g.no_op(x, "no_op")
             first = before
     return x
@@ -215,6 +225,11 @@ def make(seed, choices=None):
         if g.rarely("mask_names"):
             dims = ["batch_2", "tokens"]
         mask = g.input("attention_mask", g.pick("mask_type", ["i", "j", "f", "b"], plain=3), dims)
+        if g.pick("padding_mask", [False, True], plain=25):  # 1 for padding
+            g.inputs[-1] = ("padding_mask", g.types[mask], dims)
+            g.types["padding_mask"] = g.types[mask]
+            mask = g.op("Not", g.cast("padding_mask", "b"))
+            mask = g.cast(mask, "i")
         if g.types[mask] == "b":
             mask_input, mask = mask, g.cast(mask, "i")
     if ids_kind != "float":
@@ -282,7 +297,7 @@ def feeds(g, number):
     r = np.random.default_rng(zlib.crc32(f"{g.seed}/feeds{number}".encode()))
     b, s = g.static or (int(r.integers(1, MOST_ROWS + 1)), int(r.integers(2 if number else 1, LONGEST + 1)))
     mask = np.ones((b, s), np.int64)
-    style = ["right", "left", "holes", "full"][int(r.choice(4, p=[0.5, 0.2, 0.15, 0.15]))]
+    style = "right" if "two_sums" in g.notes else ["right", "left", "holes", "full"][int(r.choice(4, p=[0.5, 0.2, 0.15, 0.15]))]
     for row in range(b):
         length = int(r.integers(1, s + 1))
         if style == "right":
@@ -295,8 +310,8 @@ def feeds(g, number):
     data = {}
     for name, kind, dims in g.inputs:
         shape = [{"batch": b, "batch_2": b, "sequence": s, "tokens": s}.get(d, d) for d in dims]
-        if name == "attention_mask":
-            v = mask
+        if name in ("attention_mask", "padding_mask"):
+            v = mask if name == "attention_mask" else 1 - mask
         elif name == "mask_plane":
             v = (1 - mask)[:, None, None, :] * -10000.0
         elif name == "token_type_ids":
@@ -309,6 +324,8 @@ def feeds(g, number):
             v = r.integers(2, VOCAB, shape)
             if mask.shape == v.shape:
                 v = np.where(mask == 0, 1, v)
+            if number and r.random() < 0.3:
+                v[0, 0] = 0
         data[name] = np.ascontiguousarray(v.astype(NUMPY[kind]))
     has_mask = "attention_mask" in data
     return data, mask if has_mask else None

@@ -166,9 +166,33 @@ def rms_norm(g, x, n, name):
         return affine(g, y, n, beta=False)
 
 
+def layer_norm2(g, x, n):
+    """Of [B*S,H]; now and then through the other axis."""
+    across = g.pick("across", [False, True], plain=3)
+    y = g.op("Transpose", x, perm=[1, 0]) if across else x
+    axis = 0 if across else 1
+    d = g.op("Sub", y, g.mean(y, axis))
+    y = g.op("Div", d, g.op("Sqrt", g.add(g.mean(g.mul(d, d), axis), g.const(np.float32(1e-5)))))
+    y = g.op("Transpose", y, perm=[1, 0]) if across else y
+    return g.mul(y, g.const(g.numbers("flat_gamma", n, 0.2, 1)), "flat_gamma_order")
+
+
 def norm(g, x, n, name):
     with g.at(name):
+        if g.pick("flat", [False, True], plain=20):
+            y = layer_norm2(g, g.reshape(x, -1, n), n)
+            return g.reshape(y, g.dim(x, 0), -1, n)
         return layer_norm(g, x, n, "ln") if g.pick("kind", ["layer", "rms"], plain=6) == "layer" else rms_norm(g, x, n, "rms")
+
+
+def norm4(g, x, n, name):
+    """A norm of [B,N,S,D] over D."""
+    with g.at(name):
+        if g.opset >= 17 and g.pick("native", [False, True]):
+            return g.op("LayerNormalization", x, g.const(g.numbers("gamma", n, 0.2, 1)), axis=-1, epsilon=1e-6)
+        d = g.op("Sub", x, g.mean(x, -1))
+        root = g.op("Sqrt", g.add(g.mean(g.mul(d, d), -1), g.const(np.float32(1e-6))))
+        return g.mul(g.op("Div", d, root), g.const(g.numbers("gamma", n, 0.2, 1)), "gamma_order")
 
 
 # ------------------------------------------------------------------------------------------------ activations
@@ -317,8 +341,10 @@ def embedding(g, ids, mask, n, vocab, rows):
             x = g.add(parts[0], g.add(parts[1], parts[2], "inner_order"), "sum_order")
         else:
             x = parts[0]
+            minus = g.pick("minus", [False, True], plain=15)
+            honest = honest and not (minus and len(parts) > 1)
             for p in parts[1:]:
-                x = g.add(x, p, "sum_order")
+                x = g.op("Sub", x, p) if minus else g.add(x, p, "sum_order")
         x = g.no_op(x, "no_op")
         if g.pick("norm", [True, False], plain=4):
             before = g.expected.get("layernorm", 0)

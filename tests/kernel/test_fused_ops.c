@@ -323,6 +323,17 @@ static void packed_rows(void **state) {
     struct lathe_attr attrs[2] = {{.key = LATHE_ATTR_VALUES, .type = LATHE_ATTR_INTS, .ints = &kept, .count = 1},
                                   attr_i(LATHE_ATTR_MASKED_ROW, LATHE_MASKED_ZERO)};
     assert_int_equal(run_op(lathe_run_row_map, NULL, attrs, 2, IN(&K), 1, OUT(&M), 1, 1), LATHE_OK);
+    /* A masked query that stays and may have no key: its rule needs all rows. */
+    struct lathe_attr by_position[3] = {attrs[0], attr_i(LATHE_ATTR_MASKED_ROW, LATHE_MASKED_UNIFORM),
+                                        attr_i(LATHE_ATTR_CAUSAL, 1)};
+    for (uint32_t with = 2; with <= 3; with++) {
+        static const int32_t rows[2][B] = {{4, 6, 6}, {6, 6, 6}};
+        assert_int_equal(run_op(lathe_run_row_map, NULL, by_position, with, IN(&K), 1, OUT(&M), 1, 1), LATHE_OK);
+        for (int b = 0; b < B; b++)
+            assert_int_equal(lathe_row_map_sequences(map)[b].rows, rows[with - 2][b]);
+        assert_int_equal(lathe_row_map_sequences(map)[0].keys, 3);
+    }
+    assert_int_equal(run_op(lathe_run_row_map, NULL, attrs, 2, IN(&K), 1, OUT(&M), 1, 1), LATHE_OK);
     enum { R = 11 }; /* 3 keys and position 0; 6; position 0 */
     float *x = guarded_floats(B * S * H), *p = guarded_floats(R * H), *y = guarded_floats(B * S * H),
           *t = guarded_floats(B * H);

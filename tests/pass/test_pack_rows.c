@@ -47,7 +47,7 @@ static const struct pass_case cases[] = {
            "%s : f32[batch, seq, 2] = reshape(%l)\noutput %s as \"s\"\n",
      PACKED " unpack_rows=1 linear=3"},
     {"rows merged in an output", "pack_rows", MODEL "%f : f32[batch*seq, 2] = reshape(%h)\noutput %f as \"f\"\n",
-     "row_map=0 attention=1\nmissed:tokens in one axis with the batch"},
+     "row_map=0 attention=1\nmissed:does not show its tokens"},
     {"a padding mask: token outputs as the source has them", "pack_rows",
      "input %attention_mask : i64[batch, seq]\n%b : bool[batch, seq] = cast(%attention_mask) {to=9}\n"
      "%not : bool[batch, seq] = not(%b)\ninput %e : f32[batch, seq, 2]\n"
