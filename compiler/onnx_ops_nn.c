@@ -272,47 +272,6 @@ LATHE_IMPORTER(pool) {
     lathe_imp_end(c, n);
 }
 
-/* A Resize to the size that is there already, as exporters of vision models write it around position tables: every mode
- * but a crop then takes each element as it is. */
-LATHE_IMPORTER(resize) {
-    static const char *const harmless[] = {"mode",
-                                           "coordinate_transformation_mode",
-                                           "nearest_mode",
-                                           "cubic_coeff_a",
-                                           "antialias",
-                                           "exclude_outside",
-                                           "axes",
-                                           "extrapolation_value",
-                                           "keep_aspect_ratio_policy"};
-    const char *transform = lathe_imp_attr_string(c, "coordinate_transformation_mode", "half_pixel");
-    for (size_t i = 0; i < sizeof harmless / sizeof *harmless; i++)
-        lathe_imp_ignore_attr(c, harmless[i]);
-    int rank = lathe_imp_rank(c, c->in[0]);
-    lathe_value_id scales = c->version < 11 ? lathe_imp_in(c, 1) : lathe_imp_in(c, 2), sizes = lathe_imp_in(c, 3);
-    bool same = strcmp(transform, "tf_crop_and_resize") != 0;
-    const lathe_dim *list;
-    uint32_t count, n_axes;
-    double factor;
-    const int64_t *axes = lathe_imp_attr_ints(c, "axes", &n_axes);
-    if (c->status != LATHE_OK)
-        return;
-    if (sizes != LATHE_NONE) {
-        same = same && lathe_imp_dims(c, sizes, &list, &count) && count == (axes ? n_axes : (uint32_t)rank);
-        for (uint32_t i = 0; same && i < count; i++)
-            same = lathe_dim_resolve(c->g->dims, list[i]) ==
-                   lathe_imp_dim(c, c->in[0], lathe_imp_axis(c, axes ? axes[i] : (int64_t)i, rank));
-    } else {
-        same = same && scales != LATHE_NONE && lathe_constant_uniform(c->g, scales, &factor) && factor == 1;
-    }
-    if (same)
-        lathe_imp_bind(c, 0, c->in[0]);
-    else
-        lathe_imp_node_fail(
-            c, LATHE_MSG_OPERAND_UNSUPPORTED,
-            "it changes sizes, or its target depends on data; only a Resize to the size of its input is "
-            "supported");
-}
-
 LATHE_IMPORTER(global_pool) {
     bool max = !strcmp(c->node->op_type, "GlobalMaxPool");
     int rank = lathe_imp_rank(c, c->in[0]);

@@ -207,7 +207,7 @@ static void content_where(struct shape_ctx *c, lathe_value_id out, const int64_t
     lathe_value_set_content(c->g, out, result, (uint32_t)count);
 }
 
-void lathe_shape_content_pairwise(struct shape_ctx *c) {
+static void content_pairwise(struct shape_ctx *c) {
     lathe_value_id out = output_of(c);
     int64_t dims[LATHE_MAX_RANK], count;
     if (out == LATHE_NONE || !lathe_shape_small(c, out, dims, &count))
@@ -239,6 +239,113 @@ void lathe_shape_content_pairwise(struct shape_ctx *c) {
     }
     if (n_in)
         lathe_value_set_content(c->g, out, result, (uint32_t)count);
+}
+
+/* ---- numbers */
+
+static double rounded_to(enum lathe_dtype dtype, double x) {
+    return dtype == LATHE_F32 ? (double)(float)x : x;
+}
+
+/* One step of a computation on f32 or f64 numbers. */
+static bool number_step(enum lathe_op op, const double *x, uint32_t count, double *result) {
+    double b = count > 1 ? x[1] : 0;
+    switch (op) {
+    case LATHE_OP_ADD:
+        *result = x[0] + b;
+        return count == 2;
+    case LATHE_OP_SUB:
+        *result = x[0] - b;
+        return count == 2;
+    case LATHE_OP_MUL:
+        *result = x[0] * b;
+        return count == 2;
+    case LATHE_OP_DIV:
+        *result = x[0] / b;
+        return count == 2;
+    case LATHE_OP_POW:
+        *result = pow(x[0], b);
+        return count == 2;
+    case LATHE_OP_SQRT:
+        *result = sqrt(x[0]);
+        return count == 1;
+    case LATHE_OP_RECIPROCAL:
+        *result = 1 / x[0];
+        return count == 1;
+    case LATHE_OP_NEG:
+        *result = -x[0];
+        return count == 1;
+    case LATHE_OP_ABS:
+        *result = fabs(x[0]);
+        return count == 1;
+    case LATHE_OP_FLOOR:
+        *result = floor(x[0]);
+        return count == 1;
+    case LATHE_OP_CEIL:
+        *result = ceil(x[0]);
+        return count == 1;
+    case LATHE_OP_ROUND:
+        *result = nearbyint(x[0]);
+        return count == 1;
+    default:
+        return false;
+    }
+}
+
+/* The one element of a value that is computed from numbers alone, fractions among them: the side of a grid of patches
+ * is written as the root of their count. */
+static bool known_number(const struct shape_ctx *c, lathe_value_id v, int depth, double *number) {
+    const struct lathe_graph *g = c->g;
+    lathe_dim content[LATHE_MAX_CONTENT];
+    uint32_t count;
+    int64_t whole;
+    if (v == LATHE_NONE || depth > 12 || lathe_value_count(g, v) != 1)
+        return false;
+    const struct lathe_value *value = &g->values[v];
+    if (lathe_shape_content(c, v, content, &count)) {
+        *number = count == 1 && lathe_dim_is_const(g->dims, content[0], &whole) ? (double)whole : NAN;
+        return isfinite(*number) && fabs(*number) < 0x1p53;
+    }
+    bool is_float = value->dtype == LATHE_F32 || value->dtype == LATHE_F64;
+    if (is_float && lathe_constant_uniform(g, v, number))
+        return true;
+    if (value->producer == LATHE_NONE)
+        return false;
+    const struct lathe_node *node = &g->nodes[value->producer];
+    double x[2] = {0};
+    if (node->n_in < 1 || node->n_in > 2)
+        return false;
+    for (uint32_t i = 0; i < node->n_in; i++)
+        if (!known_number(c, node->in[i], depth + 1, &x[i]))
+            return false;
+    if (node->op == LATHE_OP_CAST && (value->dtype == LATHE_I64 || value->dtype == LATHE_I32)) {
+        *number = trunc(x[0]);
+        return fabs(*number) < (value->dtype == LATHE_I32 ? 0x1p31 : 0x1p53);
+    }
+    if (!is_float)
+        return false;
+    if (node->op == LATHE_OP_CAST || node->op == LATHE_OP_RESHAPE)
+        *number = x[0];
+    else if (!number_step(node->op, x, node->n_in, number))
+        return false;
+    *number = rounded_to(value->dtype, *number);
+    return isfinite(*number);
+}
+
+/* What the expressions do not tell: a result that is whole although its operands are fractions. */
+static void content_number(struct shape_ctx *c) {
+    lathe_value_id out = output_of(c);
+    double number;
+    if (out == LATHE_NONE || c->g->values[out].content || !known_number(c, out, 0, &number) ||
+        number != floor(number) || !(fabs(number) < 0x1p53) || (number == 0 && signbit(number)))
+        return;
+    lathe_dim whole = lathe_shape_const(c, (int64_t)number);
+    lathe_value_set_content(c->g, out, &whole, 1);
+}
+
+void lathe_shape_content_pairwise(struct shape_ctx *c) {
+    content_pairwise(c);
+    content_number(c);
 }
 
 /* floor or ceil of a float quotient whose operands are known: x is the output of a Div, or of a Mul by 1/k. */
@@ -339,7 +446,7 @@ static lathe_dim unary_element(const struct shape_ctx *c, enum lathe_op op, enum
     }
 }
 
-void lathe_shape_content_unary(struct shape_ctx *c) {
+static void content_unary(struct shape_ctx *c) {
     lathe_value_id out = output_of(c), in = lathe_shape_in(c, 0);
     int64_t dims[LATHE_MAX_RANK], n;
     if (out == LATHE_NONE || !lathe_shape_small(c, out, dims, &n))
@@ -368,6 +475,11 @@ void lathe_shape_content_unary(struct shape_ctx *c) {
             return;
     }
     lathe_value_set_content(c->g, out, content, count);
+}
+
+void lathe_shape_content_unary(struct shape_ctx *c) {
+    content_unary(c);
+    content_number(c);
 }
 
 void lathe_shape_content_reduce(struct shape_ctx *c, const bool *reduced) {

@@ -323,6 +323,40 @@ def more_operators():
           "pk": f(1, 2, 2, 8), "pv": f(1, 2, 2, 6)}, {}, "y z nk nv", opset=24, ir=11, domains=())
 
 
+def resizes():
+    """Numbers of their own, so that other cases stay as they are. Answers are onnx's."""
+    own = np.random.default_rng(21)
+    grid = own.standard_normal((1, 2, 5, 7)).astype(np.float32)
+
+    def one(name, x, ins, weights, opset=19, **a):
+        n = [node("Resize", ins, "y", **a)]
+        reference = ReferenceEvaluator(model(n, {"x": x}, weights, "y", {}, opset, 9, domains=())).run(None, {"x": x})
+        case("resize_" + name, n, {"x": x}, weights, "y", opset=opset, ir=9, domains=(), answer=reference)
+
+    def sizes(*s):
+        return {"s": np.array(s)}
+
+    to = ["x", "", "", "s"]
+    one("cubic_up", grid, to, sizes(1, 2, 9, 8), mode="cubic")
+    one("cubic_down", grid, to, sizes(1, 2, 3, 7), mode="cubic", coordinate_transformation_mode="pytorch_half_pixel",
+        exclude_outside=1, cubic_coeff_a=-0.5)
+    one("cubic_antialias", grid, to, sizes(1, 2, 3, 4), mode="cubic", antialias=1)
+    one("linear", grid, to, sizes(1, 2, 10, 3), mode="linear", coordinate_transformation_mode="align_corners")
+    one("linear_antialias", grid, to, sizes(2, 5), mode="linear", antialias=1, axes=[2, 3])
+    one("linear_scales", grid, ["x", "", "s"], {"s": np.float32([1, 1, 1.7, 0.6])}, mode="linear",
+        coordinate_transformation_mode="half_pixel_symmetric")
+    one("first_axis", grid, to, sizes(1, 3, 5, 7), mode="linear", coordinate_transformation_mode="asymmetric")
+    one("nearest", own.integers(0, 99, (1, 2, 5, 7)), ["x", "", "s"], {"s": np.float32([1, 1, 2, 0.5])},
+        nearest_mode="ceil", coordinate_transformation_mode="asymmetric")
+    one("nearest_default", grid, to, sizes(1, 2, 8, 3))
+    one("not_larger", grid, to, sizes(7, 8), axes=[2, 3], keep_aspect_ratio_policy="not_larger")
+    # the grid of a position table as exporters write it: the root of the number of patches
+    case("root_of_count", [node("Pow", "n half", "r"), node("Cast", "r", "i", to=T.INT64),
+                           node("Concat", "one i i c", "s", axis=0), node("Reshape", "t s", "y")],
+         {"t": own.standard_normal((1, 16, 3)).astype(np.float32)},
+         {"n": np.float32([16]), "half": np.float32(0.5), "one": np.array([1]), "c": np.array([-1])}, "y", domains=())
+
+
 def bad_models():
     v = {"x": f(2, 3)}
 
@@ -425,3 +459,4 @@ if __name__ == "__main__":
     structure()
     more_operators()
     bad_models()
+    resizes()
