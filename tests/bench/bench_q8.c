@@ -1,11 +1,12 @@
 /* Micro-benchmark of the 8-bit rows of the kernel table: the peak of each row's scheme measured (how many 8-bit
  * multiply-adds its instructions do when nothing else stands in their way), then what share of it is reached.
  *
- *   bench_q8 [--threads N] [--seconds X] [--only WORD] [--tiles]
+ *   bench_q8 [--threads N] [--seconds X] [--only WORD] [--tiles] [--small-pages]
  *
  * Peaks are those of one core, best of several short runs, times the threads. Layers go through the blocked product
  * with the whole team, rows quantized and all epilogues done; their weights rotate through 64 MB, so that small row
- * counts read memory as a model does ("stream"), or stay the same ("warm"). */
+ * counts read memory as a model does ("stream"), or stay the same ("warm"). --small-pages: weights in pages of 4 KB, as
+ * a mapped file has them. */
 #include "cpu.h"
 #include "gemm_q8_drive.h"
 #include "kernel_rows.h"
@@ -15,12 +16,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 
 static double seconds_each = 0.1;
 static unsigned thread_count;
 static const char *only;
-static bool tiles;
+static bool tiles, small_pages;
 
 static double now(void) {
     struct timespec t;
@@ -34,6 +36,8 @@ static void *memory(size_t bytes) {
         fprintf(stderr, "no memory\n");
         exit(1);
     }
+    if (small_pages && bytes >= 4096)
+        madvise((char *)p + (-(uintptr_t)p & 4095), bytes / 4096 * 4096 - 4096, MADV_NOHUGEPAGE);
     uint32_t seed = 1, *words = p;
     for (size_t i = 0; i < (bytes + 3) / 4; i++)
         words[i] = (seed = seed * 1664525u + 1013904223u);
@@ -288,6 +292,8 @@ int main(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--tiles") == 0)
             tiles = true;
+        else if (strcmp(argv[i], "--small-pages") == 0)
+            small_pages = true;
         else if (i + 1 < argc && strcmp(argv[i], "--threads") == 0)
             thread_count = (unsigned)atoi(argv[++i]);
         else if (i + 1 < argc && strcmp(argv[i], "--seconds") == 0)
