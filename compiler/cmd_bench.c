@@ -17,7 +17,7 @@
 struct request {
     struct lathe_words args;
     int64_t seq, batch, instances;
-    bool has_seq, has_batch, json;
+    bool has_seq, has_batch, json, map_weights;
     const char *lengths;
     double seconds;
     struct lathe_session_args session;
@@ -301,7 +301,8 @@ static enum lathe_status bench(struct request *q, struct lathe_diag *diag) {
     lathe_thread_budget(&budget);
     if (budget.warning[0])
         lathe_cli_warn("%s", budget.warning);
-    LATHE_TRY(lathe_artifact_open(q->args.at[0], NULL, &a, diag));
+    struct lathe_artifact_options options = {.map_weights = q->map_weights};
+    LATHE_TRY(lathe_artifact_open(q->args.at[0], &options, &a, diag));
     enum lathe_status status = bench_artifact(q, a, diag);
     lathe_artifact_close(&a);
     return status;
@@ -347,6 +348,10 @@ int lathe_cmd_bench(int argc, char **argv) {
          .into = &q.seconds,
          .value = "X",
          .help = "how long to measure (default 1)"},
+        {.name = "map-weights",
+         .kind = LATHE_OPTION_FLAG,
+         .into = &q.map_weights,
+         .help = "leave the weights in the pages of the file, as processes that share them do"},
         {.name = "json", .kind = LATHE_OPTION_FLAG, .into = &q.json, .help = "JSON instead of text"},
     };
     const struct lathe_syntax syntax = {

@@ -198,7 +198,8 @@ static enum lathe_status inspect(struct request *q, struct lathe_diag *diag) {
     struct lathe_artifact *a = NULL;
     if (q->graph)
         LATHE_TRY(lathe_plan_graph_check(q->graph, diag));
-    LATHE_TRY(lathe_artifact_open(q->args.at[0], NULL, &a, diag));
+    struct lathe_artifact_options in_place = {.map_weights = true}; /* they are checked, not used */
+    LATHE_TRY(lathe_artifact_open(q->args.at[0], &in_place, &a, diag));
     enum lathe_status status = inspect_artifact(q, a, diag);
     lathe_artifact_close(&a);
     return status;

@@ -52,11 +52,15 @@ enum lathe_status lathe_artifact_open(const char *path, const struct lathe_artif
         status = lathe_fail(diag, LATHE_MSG_ARTIFACT_OPEN, "%s: cannot be mapped: %s", path, strerror(errno));
         goto fail;
     }
-    close(fd);
     a->bytes = map;
     a->size = (uint64_t)st.st_size;
     a->mapped = true;
-    return verified(a, path, options, out, diag);
+    a->fd = fd;
+    status = verified(a, path, options, out, diag);
+    if (*out)
+        a->fd = -1;
+    close(fd);
+    return status;
 fail:
     close(fd);
     free(a);
@@ -74,6 +78,7 @@ enum lathe_status lathe_artifact_open_memory(const void *bytes, size_t size,
         return lathe_fail(diag, LATHE_MSG_NO_MEMORY, "memory: out of memory");
     a->bytes = bytes;
     a->size = size;
+    a->fd = -1;
     return verified(a, "memory", options, out, diag);
 }
 
@@ -83,7 +88,7 @@ void lathe_artifact_close(struct lathe_artifact **pointer) {
     if (!a)
         return;
     if (a->weight_memory)
-        munmap(a->weight_memory, a->weight_bytes);
+        munmap(a->weight_memory, a->weight_memory_bytes);
     if (a->mapped)
         munmap((void *)(uintptr_t)a->bytes, a->size);
     free(a->plan.dim_needs_rows);

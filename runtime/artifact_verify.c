@@ -5,6 +5,7 @@
 #include "section_checksum.h"
 #include "threads.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -122,6 +123,12 @@ static enum lathe_status check_section(struct lathe_artifact *a, const struct la
     return LATHE_OK;
 }
 
+static enum lathe_status wrong_sum(const struct lathe_fmt_section *s, const char *what, struct lathe_diag *diag) {
+    bool known = s->kind > 0 && s->kind < LATHE_SECTION_KINDS;
+    return lathe_fail(diag, LATHE_MSG_ARTIFACT_DAMAGED, "%s: the checksum of section %s is wrong", what,
+                      known ? kinds[s->kind].name : "of unknown kind");
+}
+
 static enum lathe_status check_sum(const struct lathe_artifact *a, const struct lathe_fmt_section *s, const char *what,
                                    struct lathe_diag *diag) {
     unsigned threads = s->stored_size > 8 * LATHE_FORMAT_CHUNK ? lathe_default_threads(NULL) : 1;
@@ -131,9 +138,28 @@ static enum lathe_status check_sum(const struct lathe_artifact *a, const struct 
                 MADV_WILLNEED);
     if (lathe_section_checksum(data, s->stored_size, threads) == s->checksum)
         return LATHE_OK;
-    bool known = s->kind > 0 && s->kind < LATHE_SECTION_KINDS;
-    return lathe_fail(diag, LATHE_MSG_ARTIFACT_DAMAGED, "%s: the checksum of section %s is wrong", what,
-                      known ? kinds[s->kind].name : "of unknown kind");
+    return wrong_sum(s, what, diag);
+}
+
+/* Raw weights into memory of large pages, checked on the way; the pages of the file stay untouched. Without such
+ * memory nothing happens, and they are used where they are mapped. */
+static enum lathe_status read_weights(struct lathe_artifact *a, const struct lathe_fmt_section *s, bool check,
+                                      const char *what, struct lathe_diag *diag) {
+    a->weight_memory = lathe_weight_memory(s->raw_size, &a->weight_memory_bytes);
+    if (!a->weight_memory)
+        return check ? check_sum(a, s, what, diag) : LATHE_OK;
+    uint64_t sum = s->checksum;
+    int error = lathe_section_read(a->fd, s->offset, a->weight_memory, s->raw_size, lathe_default_threads(NULL),
+                                   check ? &sum : NULL);
+    if (error == ENOMEM)
+        return lathe_fail(diag, LATHE_MSG_NO_MEMORY, "%s: out of memory", what);
+    if (error)
+        return lathe_fail(diag, LATHE_MSG_ARTIFACT_OPEN, "%s: cannot be read: %s", what,
+                          error > 0 ? strerror(error) : "it was cut meanwhile");
+    if (sum != s->checksum)
+        return wrong_sum(s, what, diag);
+    mprotect(a->weight_memory, a->weight_memory_bytes, PROT_READ);
+    return LATHE_OK;
 }
 
 static enum lathe_status unpack_weights(struct lathe_artifact *a, const char *what, struct lathe_diag *diag) {
@@ -141,7 +167,7 @@ static enum lathe_status unpack_weights(struct lathe_artifact *a, const char *wh
     const uint8_t *stored = a->bytes + s->offset;
     a->weight_bytes = s->raw_size;
     if (s->codec == LATHE_CODEC_RAW) {
-        a->weights = stored;
+        a->weights = a->weight_memory ? a->weight_memory : stored;
         return LATHE_OK;
     }
     if (ZSTD_getFrameContentSize(stored, s->stored_size) != s->raw_size)
@@ -151,15 +177,15 @@ static enum lathe_status unpack_weights(struct lathe_artifact *a, const char *wh
         a->weights = stored;
         return LATHE_OK;
     }
-    void *memory = mmap(NULL, s->raw_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED)
+    void *memory = lathe_weight_memory(s->raw_size, &a->weight_memory_bytes);
+    if (!memory)
         return lathe_fail(diag, LATHE_MSG_NO_MEMORY, "%s: %llu bytes for decompressed weights", what,
                           (unsigned long long)s->raw_size);
     a->weight_memory = memory;
     a->weights = memory;
     if (ZSTD_decompress(memory, s->raw_size, stored, s->stored_size) != s->raw_size)
         return lathe_fail(diag, LATHE_MSG_ARTIFACT_DAMAGED, "%s: section WEIGHTS does not decompress", what);
-    mprotect(memory, s->raw_size, PROT_READ);
+    mprotect(memory, a->weight_memory_bytes, PROT_READ);
     return LATHE_OK;
 }
 
@@ -177,7 +203,12 @@ enum lathe_status lathe_artifact_verify(struct lathe_artifact *a, const char *wh
             return lathe_fail(diag, LATHE_MSG_ARTIFACT_SECTION, "%s: no section %s", what, kinds[k].name);
     for (uint32_t i = 0; i < a->prefix.section_count; i++) {
         const struct lathe_fmt_section *s = &a->sections[i];
-        if (!(options && options->skip_weight_checksum && s->kind == LATHE_SECTION_WEIGHTS))
+        bool weights = s->kind == LATHE_SECTION_WEIGHTS;
+        bool check = !(weights && options && options->skip_weight_checksum);
+        if (weights && s->codec == LATHE_CODEC_RAW && a->fd >= 0 && !(options && options->map_weights) &&
+            lathe_weights_worth_reading(s->raw_size))
+            LATHE_TRY(read_weights(a, s, check, what, diag));
+        else if (check)
             LATHE_TRY(check_sum(a, s, what, diag));
     }
     LATHE_TRY(unpack_weights(a, what, diag));

@@ -32,6 +32,7 @@ struct lathe_artifact {
     const uint8_t *bytes;
     uint64_t size;
     bool mapped; /* bytes are our mapping */
+    int fd;      /* of the file while it is being opened, else -1 */
     struct lathe_fmt_prefix prefix;
     struct lathe_fmt_section sections[LATHE_FORMAT_MAX_SECTIONS];
     const struct lathe_fmt_section *by_kind[LATHE_SECTION_KINDS]; /* NULL: not there */
@@ -39,9 +40,15 @@ struct lathe_artifact {
     struct lathe_plan plan;
     const uint8_t *weights;
     uint64_t weight_bytes;
-    void *weight_memory;      /* our mapping of decompressed weights, or NULL */
+    void *weight_memory;      /* our copy of the weights, read or decompressed (weight_memory.c); NULL: none */
+    size_t weight_memory_bytes;
     struct lathe_port *ports; /* inputs, then outputs */
 };
+
+/* weight_memory.c: memory for a copy of weights, in pages as large as there are; NULL when there is none. For munmap. */
+void *lathe_weight_memory(uint64_t bytes, size_t *mapped);
+/* Whether a raw section of that size is better read into such memory than mapped. */
+bool lathe_weights_worth_reading(uint64_t bytes);
 
 /* artifact_verify.c: everything but the mapping. `a->bytes` and `a->size` are set; fills the rest. */
 LATHE_NODISCARD enum lathe_status lathe_artifact_verify(struct lathe_artifact *a, const char *what,

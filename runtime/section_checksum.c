@@ -6,8 +6,13 @@
 #include "section_checksum.h"
 #include "threads.h"
 
+#include <errno.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+#define PIECE ((uint64_t)256 << 10) /* read at once, and still in the cache when it is summed up */
 
 uint64_t lathe_xxh3(const void *data, size_t size) {
     return XXH3_64bits(data, size);
@@ -61,6 +66,82 @@ uint64_t lathe_section_checksum(const void *data, uint64_t size, unsigned thread
     free(sums);
     return sum;
 }
+
+/* ---- reading */
+
+struct reading {
+    int fd;
+    uint64_t offset, size;
+    uint8_t *to;
+    uint64_t *sums; /* NULL: not asked for */
+    int64_t count;
+    atomic_int_fast64_t next;
+    atomic_int error; /* an errno; -1: the file ends early */
+};
+
+static void fail_reading(struct reading *r, int error) {
+    int none = 0;
+    atomic_compare_exchange_strong(&r->error, &none, error);
+}
+
+static bool read_chunk(struct reading *r, uint64_t at, uint64_t size, XXH3_state_t *state) {
+    for (uint64_t end = at + size; at < end;) {
+        ssize_t n = pread(r->fd, r->to + at, end - at < PIECE ? end - at : PIECE, (off_t)(r->offset + at));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0) {
+            fail_reading(r, n < 0 ? errno : -1);
+            return false;
+        }
+        if (state)
+            XXH3_64bits_update(state, r->to + at, (size_t)n);
+        at += (uint64_t)n;
+    }
+    return true;
+}
+
+/* Whoever is free takes the next chunk: first touches are slow here and there. */
+static void read_chunks(void *user, const struct lathe_team *team) {
+    struct reading *r = user;
+    XXH3_state_t state;
+    (void)team;
+    for (;;) {
+        int64_t i = atomic_fetch_add(&r->next, 1);
+        if (i >= r->count || atomic_load_explicit(&r->error, memory_order_relaxed))
+            return;
+        uint64_t at = (uint64_t)i * LATHE_FORMAT_CHUNK, left = r->size - at;
+        if (r->sums)
+            XXH3_64bits_reset(&state);
+        if (!read_chunk(r, at, left < LATHE_FORMAT_CHUNK ? left : LATHE_FORMAT_CHUNK, r->sums ? &state : NULL))
+            return;
+        if (r->sums)
+            r->sums[i] = XXH3_64bits_digest(&state);
+    }
+}
+
+int lathe_section_read(int fd, uint64_t offset, void *to, uint64_t size, unsigned threads, uint64_t *checksum) {
+    struct reading r = {.fd = fd, .offset = offset, .size = size, .to = to};
+    r.count = size ? (int64_t)((size - 1) / LATHE_FORMAT_CHUNK + 1) : 0;
+    if (checksum && r.count > 0 && !(r.sums = malloc((size_t)r.count * sizeof *r.sums)))
+        return ENOMEM;
+    struct lathe_pool *pool = NULL;
+    if (threads > r.count)
+        threads = (unsigned)r.count;
+    if (threads > 1 && lathe_pool_new(&(struct lathe_pool_options){.threads = threads}, &pool, NULL) == LATHE_OK)
+        lathe_pool_run(pool, read_chunks, &r);
+    else
+        read_chunks(&r, &(struct lathe_team){0, 1, NULL});
+    lathe_pool_free(&pool);
+    int error = atomic_load(&r.error);
+    if (checksum && !error)
+        *checksum = r.count == 0   ? XXH3_64bits(to, 0)
+                    : r.count == 1 ? r.sums[0]
+                                   : XXH3_64bits(r.sums, (size_t)r.count * sizeof *r.sums);
+    free(r.sums);
+    return error;
+}
+
+/* ---- in pieces */
 
 struct lathe_checksum {
     XXH3_state_t chunk, outer;
