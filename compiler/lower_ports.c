@@ -24,6 +24,10 @@ static int64_t table_rows(struct lathe_graph *g, const struct lathe_node *node, 
         if (position >= 3 && position % 2 == 1)
             table = node->in[position - 1];
         break;
+    case LATHE_OP_EMBEDDING_Q8: /* gamma, beta, then triples of table, scales and index */
+        if (position >= 4 && position % 3 == 1)
+            table = node->in[position - 2];
+        break;
     default:
         break;
     }
@@ -97,6 +101,8 @@ static bool is_per_token(struct lathe_graph *g, lathe_value_id out) {
     const struct lathe_value *v = lathe_value_at(g, out);
     if (v->rank < 2)
         return false;
+    if (v->producer != LATHE_NONE && lathe_node_at(g, v->producer)->op == LATHE_OP_UNPACK_ROWS)
+        return true;
     for (uint32_t i = 0; i < g->input_count; i++) {
         const struct lathe_value *in = lathe_value_at(g, g->inputs[i]);
         int64_t fixed;
