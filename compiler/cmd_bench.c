@@ -41,7 +41,7 @@ struct results {
     double p50, p95, p99, p100, mean, per_second;
     size_t runs;
     unsigned threads;
-    const char *kernels[16];
+    const char *kernels[LATHE_MAX_FAMILIES];
     unsigned kernel_count;
 };
 

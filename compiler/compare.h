@@ -5,10 +5,11 @@
 #include "data_tensor.h"
 
 /* Only the bounds that are given count. |got - want| <= atol + rtol |want| for every element; the cosine is that of the
- * whole output. */
+ * whole output, and an output whose elements are all within `near` passes whatever its cosine: the direction of numbers
+ * close to zero says nothing. */
 struct lathe_bounds {
     bool has_tolerance, has_cosine;
-    double atol, rtol, min_cosine;
+    double atol, rtol, min_cosine, near;
 };
 
 struct lathe_comparison {

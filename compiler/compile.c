@@ -49,6 +49,10 @@ static bool quantizes(const struct job *j) {
     return (j->o->precision && !strcmp(j->o->precision, "int8")) || is_automatic(j);
 }
 
+static bool rounds(const struct job *j) {
+    return j->o->precision && !strcmp(j->o->precision, "bf16");
+}
+
 static enum lathe_status check_precision(const struct job *j) {
     static const struct {
         const char *name;
@@ -69,9 +73,6 @@ static enum lathe_status check_precision(const struct job *j) {
                           j->target.name, want, j->target.precisions & LATHE_PRECISION_F32 ? " f32" : "",
                           j->target.precisions & LATHE_PRECISION_BF16 ? " bf16" : "",
                           j->target.precisions & LATHE_PRECISION_INT8 ? " int8" : "");
-    if (!strcmp(want, "bf16"))
-        return lathe_fail(j->diag, LATHE_MSG_PRECISION_UNSUPPORTED,
-                          "--precision bf16: this version compiles to f32 and int8 only");
     if (j->o->calibrate && !quantizes(j))
         return lathe_fail(j->diag, LATHE_MSG_ARGUMENTS, "--calibrate is for --precision int8 and auto, found %s", want);
     return LATHE_OK;
@@ -93,7 +94,7 @@ static enum lathe_status check_options(struct job *j) {
                           j->target.name);
     char features[512];
     lathe_target_features_text(j->target.features, features, sizeof features);
-    lathe_report_target(j->report, j->target.name, quantizes(j) ? "int8" : "f32", features);
+    lathe_report_target(j->report, j->target.name, quantizes(j) ? "int8" : rounds(j) ? "bf16" : "f32", features);
     return lathe_check_writable(o->output, j->diag);
 }
 
@@ -154,13 +155,20 @@ static struct lathe_bounds verify_bounds(struct lathe_graph *g) {
     return b;
 }
 
-/* 8-bit products change every number a little: the direction of an output counts, as the caller or the default says. */
+/* 8-bit and bf16 products change every number a little: the direction of an output counts, as the caller or the default
+ * says. */
 static struct lathe_bounds bounds_of(const struct job *j) {
     struct lathe_bounds b = verify_bounds(j->graph);
     if (quantizes(j))
         b = (struct lathe_bounds){.has_cosine = true, .min_cosine = LATHE_INT8_MIN_COSINE, .atol = INFINITY};
+    else if (rounds(j) && !(b.has_cosine && b.min_cosine < LATHE_BF16_MIN_COSINE))
+        b = (struct lathe_bounds){.has_cosine = true,
+                                  .min_cosine = LATHE_BF16_MIN_COSINE,
+                                  .near = LATHE_BF16_NEAR,
+                                  .atol = INFINITY};
     if (j->o->min_cosine > 0) {
         b.has_cosine = true;
+        b.near = 0;
         b.min_cosine = j->o->min_cosine;
     }
     return b;
@@ -217,7 +225,10 @@ static enum lathe_status import(struct job *j, const char *path) {
 
 static enum lathe_status run_passes(struct job *j) {
     struct lathe_pipeline_options options = {
-        .pass = {.keep_padding = j->o->keep_padding, .max_batch = j->o->max_batch, .max_seq = j->o->max_seq},
+        .pass = {.keep_padding = j->o->keep_padding,
+                 .max_batch = j->o->max_batch,
+                 .max_seq = j->o->max_seq,
+                 .bf16 = rounds(j)},
         .disabled = j->o->disabled,
         .disabled_count = j->o->disabled_count,
         .check = j->o->check,
@@ -322,9 +333,12 @@ static enum lathe_status compare_outputs(const struct job *j, const struct lathe
         struct lathe_comparison c;
         struct lathe_bounds bounds = bounds_for(j, &want->at[k]);
         lathe_checker_compare(checker, feeds, i, &want->at[k], &bounds, false, &c);
-        char text[448], cosine[64] = "";
+        char text[448], cosine[96] = "";
         if (j->bounds.has_cosine)
             snprintf(cosine, sizeof cosine, ": cosine %.6f, at least %g", c.cosine, j->bounds.min_cosine);
+        size_t used = strlen(cosine);
+        if (j->bounds.has_cosine && j->bounds.near > 0)
+            snprintf(cosine + used, sizeof cosine - used, " or all within %g", j->bounds.near);
         snprintf(text, sizeof text, "%.200s against the unfused graph, %s%s", name, what, cosine);
         lathe_report_verification(j->report, text, c.max_error, bounds.atol, c.passed);
         if (!c.passed)

@@ -18,12 +18,14 @@ enum lathe_verify_mode {
 #define LATHE_VERIFY_RTOL       1e-4 /* for outputs far from 1 */
 #define LATHE_VERIFY_TOL_F16    4e-3 /* both, when the source has f16 values: 4 units of their last place at 1 */
 #define LATHE_VERIFY_TOL_BF16   3.2e-2 /* the same for bf16 */
+#define LATHE_BF16_MIN_COSINE   0.999 /* of each output, for --precision bf16, where --min-cosine says nothing, ... */
+#define LATHE_BF16_NEAR         4e-3  /* ... or every element within half a last place of bf16 at 1 */
 #define LATHE_VERIFY_QUANTIZED_COSINE 0.995 /* of each output, when the source quantizes activations */
 
 struct lathe_compile_options {
     const char *model, *output;
     const char *target;          /* a name or a file; NULL: "native" */
-    const char *precision;       /* "f32", "int8", "auto"; NULL: "f32" */
+    const char *precision;       /* "f32", "bf16", "int8", "auto"; NULL: "f32" */
     const char *calibrate;       /* int8, auto: a folder of data; NULL: made-up inputs */
     double min_cosine;           /* 0: not given; else the least cosine of each output with the source's */
     int64_t max_seq, max_batch;  /* 0: from the graph and the target */

@@ -3,6 +3,8 @@
  * rearranges constants. Nodes that no output needs have no step. */
 #include "lower.h"
 
+#include "kernel.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,7 +49,7 @@ static void mark_needed(struct lowering *w, lathe_node_id *stack) {
     while (depth > 0) {
         lathe_node_id n = stack[--depth];
         const struct lathe_node *node = lathe_node_at(w->g, n);
-        bool packs = (node->op == LATHE_OP_LINEAR || node->op == LATHE_OP_LINEAR_Q8) &&
+        bool packs = lathe_weight_packing(node->op) != LATHE_PACKING_ROWS &&
                      lathe_weight_resolve(w->l, n, &w->packed[n]);
         for (uint32_t i = 0; i < node->n_in; i++)
             if (!(packs && i == 1))
@@ -269,16 +271,14 @@ static enum lathe_status packed_value(struct lowering *w, lathe_node_id n, uint3
     const struct lathe_node *node = lathe_node_at(w->g, n);
     struct lathe_weight *weight = &w->packed[n];
     uint64_t panels = (uint64_t)(weight->n - 1) / 16 + 1;
-    bool bytes = weight->packing == LATHE_PACKING_S8_N16K4;
     if ((uint64_t)weight->k > (UINT64_C(1) << 40) / 64 / panels)
         return lathe_fail(l->diag, LATHE_MSG_LOWER_LIMIT, "node '%s': a weight of %lld x %lld is too large", node->name,
                           (long long)weight->k, (long long)weight->n);
-    /* 16 columns of f32, or of 8 bits with k in groups of 4 */
-    weight->bytes = panels * (bytes ? ((uint64_t)weight->k + 3) / 4 : (uint64_t)weight->k) * 64;
+    weight->bytes = lathe_packed_bytes(weight->packing, (size_t)weight->k, (size_t)weight->n);
     uint32_t index = lathe_weight_add(l, weight);
     if (index == UINT32_MAX)
         return FAIL_MEMORY(w);
-    struct lathe_fmt_value f = {.dtype = bytes ? LATHE_I8 : LATHE_F32,
+    struct lathe_fmt_value f = {.dtype = lathe_packed_dtype(weight->packing),
                                 .place = LATHE_PLACE_CONSTANT,
                                 .packing = (uint8_t)weight->packing,
                                 .index = index,
@@ -460,6 +460,7 @@ static double products(const struct lathe_lowered *l, const struct lathe_fmt_ste
         out *= (double)l->dim_high[y->dims[i]];
     switch (s->op) {
     case LATHE_OP_LINEAR:
+    case LATHE_OP_LINEAR_BF16:
     case LATHE_OP_LINEAR_Q8:
     case LATHE_OP_MATMUL:
     case LATHE_OP_GEMM:

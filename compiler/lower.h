@@ -127,8 +127,10 @@ uint64_t lathe_lowered_bytes(const struct lathe_lowered *l, const struct lathe_f
 /* lower_ports.c: limits of ids, defaults and flags of inputs and outputs. */
 LATHE_NODISCARD enum lathe_status lathe_lower_ports(struct lathe_lowered *l);
 
-/* lower_weights.c: the parts of a product's weight, through concat, transpose and reshape of constants. False when the
- * operand is not made of constants. */
+/* lower_weights.c: how the weights of an operator are packed; LATHE_PACKING_ROWS: it packs none. */
+enum lathe_packing lathe_weight_packing(enum lathe_op op);
+/* The parts of a product's weight, through concat, transpose and reshape of constants. False when the operand is not
+ * made of constants. */
 bool lathe_weight_resolve(struct lathe_lowered *l, lathe_node_id linear, struct lathe_weight *out);
 /* The weight with these bytes, new or one that is there already. */
 uint32_t lathe_weight_add(struct lathe_lowered *l, const struct lathe_weight *w);

@@ -69,6 +69,19 @@ static bool resolve(struct resolver *r, lathe_value_id v, bool transposed, int64
     }
 }
 
+enum lathe_packing lathe_weight_packing(enum lathe_op op) {
+    switch (op) {
+    case LATHE_OP_LINEAR:
+        return LATHE_PACKING_F32_N16;
+    case LATHE_OP_LINEAR_BF16:
+        return LATHE_PACKING_BF16_N16K2;
+    case LATHE_OP_LINEAR_Q8:
+        return LATHE_PACKING_S8_N16K4;
+    default:
+        return LATHE_PACKING_ROWS;
+    }
+}
+
 bool lathe_weight_resolve(struct lathe_lowered *l, lathe_node_id linear, struct lathe_weight *out) {
     struct lathe_graph *g = l->graph;
     const struct lathe_node *node = lathe_node_at(g, linear);
@@ -82,11 +95,12 @@ bool lathe_weight_resolve(struct lathe_lowered *l, lathe_node_id linear, struct 
         !lathe_value_dim_is(g, node->in[1], 1, &dims[1]))
         return false;
     struct resolver r = {.l = l, .parts = {.each = sizeof(struct lathe_weight_part)}, .k = dims[transposed ? 1 : 0]};
-    r.bytes = node->op == LATHE_OP_LINEAR_Q8;
+    enum lathe_packing packing = lathe_weight_packing(node->op);
+    r.bytes = packing == LATHE_PACKING_S8_N16K4;
     int64_t at = 0, n = dims[transposed ? 0 : 1];
     bool ok = resolve(&r, node->in[1], transposed, &at, 0) && at == n && r.k > 0 && n > 0;
     if (ok) {
-        out->packing = r.bytes ? LATHE_PACKING_S8_N16K4 : LATHE_PACKING_F32_N16;
+        out->packing = packing;
         out->parts = lathe_arena_copy(l->arena, r.parts.data, r.parts.count * sizeof *out->parts);
         out->part_count = r.parts.count;
         out->k = r.k;

@@ -3,6 +3,7 @@
  * and the bytes do not depend on how many. */
 #include "lower.h"
 
+#include "kernel.h"
 #include "threads.h"
 
 #include <stdio.h>
@@ -157,10 +158,54 @@ static void pack_panel_s8(const struct lathe_weight *w, int64_t first, int8_t *o
     }
 }
 
+/* `count` elements from element `at` on, as bf16 `stride` apart; what is bf16 keeps its bits. */
+static void read_bf16(const struct lathe_weight_part *p, int64_t at, int64_t count, uint16_t *out, int64_t stride) {
+    float piece[64];
+    if (p->dtype == LATHE_BF16) {
+        const char *from = (const char *)p->data + at * 2;
+        for (int64_t i = 0; i < count; i++)
+            memcpy(&out[i * stride], from + i * 2, 2);
+        return;
+    }
+    for (int64_t done = 0; done < count; done += 64) {
+        int64_t n = count - done < 64 ? count - done : 64;
+        read_f32(p, at + done, n, piece);
+        for (int64_t i = 0; i < n; i++)
+            out[(done + i) * stride] = lathe_bf16_weight(piece[i]);
+    }
+}
+
+/* The same into [K/2][16][2] of bf16. */
+static void pack_panel_bf16(const struct lathe_weight *w, int64_t first, uint16_t *out) {
+    int64_t cols = w->n - first < PANEL ? w->n - first : PANEL;
+    if (cols < PANEL || w->k % 2)
+        memset(out, 0, (size_t)((w->k + 1) / 2) * 2 * PANEL * sizeof *out);
+    for (uint32_t i = 0; i < w->part_count; i++) {
+        const struct lathe_weight_part *p = &w->parts[i];
+        int64_t begin = first > p->at ? first : p->at;
+        int64_t end = first + cols < p->at + p->columns ? first + cols : p->at + p->columns;
+        if (begin >= end)
+            continue;
+        if (!p->transposed) {
+            for (int64_t k = 0; k < w->k; k++)
+                read_bf16(p, k * p->columns + (begin - p->at), end - begin,
+                          out + k / 2 * 2 * PANEL + (begin - first) * 2 + k % 2, 2);
+            continue;
+        }
+        for (int64_t k = 0; k < w->k; k += 64)
+            for (int64_t c = begin; c < end; c++) {
+                uint16_t piece[64], *to = out + k * PANEL + (c - first) * 2;
+                int64_t n = w->k - k < 64 ? w->k - k : 64;
+                read_bf16(p, (c - p->at) * w->k + k, n, piece, 1);
+                for (int64_t t = 0; t < n; t++)
+                    to[t / 2 * 2 * PANEL + t % 2] = piece[t];
+            }
+    }
+}
+
 /* Bytes of one panel of a packed weight. */
 static uint64_t panel_bytes_of(const struct lathe_weight *w) {
-    return w->packing == LATHE_PACKING_S8_N16K4 ? ((uint64_t)w->k + 3) / 4 * 4 * PANEL
-                                                : (uint64_t)w->k * PANEL * sizeof(float);
+    return lathe_packed_bytes(w->packing, (size_t)w->k, PANEL);
 }
 
 struct panel_job {
@@ -175,10 +220,13 @@ static void pack_panels(void *user, const struct lathe_team *team) {
     lathe_team_split(team, job->count, 1, &begin, &end);
     for (int64_t p = begin; p < end; p++) {
         char *out = job->out + (uint64_t)p * panel_bytes_of(job->weight);
+        int64_t first = (job->first + p) * PANEL;
         if (job->weight->packing == LATHE_PACKING_S8_N16K4)
-            pack_panel_s8(job->weight, (job->first + p) * PANEL, (int8_t *)out);
+            pack_panel_s8(job->weight, first, (int8_t *)out);
+        else if (job->weight->packing == LATHE_PACKING_BF16_N16K2)
+            pack_panel_bf16(job->weight, first, (uint16_t *)(void *)out);
         else
-            pack_panel(job->weight, (job->first + p) * PANEL, (float *)(void *)out);
+            pack_panel(job->weight, first, (float *)(void *)out);
     }
 }
 

@@ -55,6 +55,8 @@ static const struct step steps[] = {
     {"merge_equal_nodes", false},
     /* The readers of single tokens are one each now, so what only they need is seen. */
     {"trim_unused_rows", false},
+    /* The layers are final: each is given its precision. (8 bits need a calibration first: below.) */
+    {"choose_precision", false},
     {"drop_dead_nodes", true},
 };
 
@@ -243,6 +245,7 @@ static unsigned kinds_of(const struct lathe_graph *g, lathe_node_id n) {
     case LATHE_OP_SKIP_LAYER_NORM:
         return 1u << LAYERNORM | 1u << SKIP_LAYERNORM;
     case LATHE_OP_EMBEDDING:
+    case LATHE_OP_EMBEDDING_Q8:
         return node->in[0] != LATHE_NONE ? 1u << EMBEDDING | 1u << LAYERNORM : 1u << EMBEDDING;
     case LATHE_OP_RMS_NORM:
         return 1u << RMSNORM;
@@ -255,6 +258,7 @@ static unsigned kinds_of(const struct lathe_graph *g, lathe_node_id n) {
     case LATHE_OP_SILU:
         return 1u << SILU;
     case LATHE_OP_LINEAR:
+    case LATHE_OP_LINEAR_BF16:
     case LATHE_OP_LINEAR_Q8: {
         unsigned kinds = 1u << LINEAR;
         switch (attr_int(g, n, LATHE_ATTR_ACTIVATION)) {

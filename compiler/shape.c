@@ -135,6 +135,8 @@ static lathe_shape_fn shape_function(enum lathe_op op) {
         return lathe_shape_rotary;
     case LATHE_OP_LINEAR:
         return lathe_shape_linear;
+    case LATHE_OP_LINEAR_BF16:
+        return lathe_shape_linear_bf16;
     case LATHE_OP_LINEAR_Q8:
         return lathe_shape_linear_q8;
     case LATHE_OP_SKIP_LAYER_NORM:

@@ -76,6 +76,14 @@ enum lathe_status lathe_shape_linear(struct shape_ctx *c) {
     return shape_product_of_rows(c, 2);
 }
 
+enum lathe_status lathe_shape_linear_bf16(struct shape_ctx *c) {
+    enum lathe_dtype w = lathe_shape_value(c, 1)->dtype;
+    if (w != LATHE_F32 && w != LATHE_F16 && w != LATHE_BF16)
+        return lathe_shape_fail(c, LATHE_MSG_OPERAND_TYPE, "the weights are %s, not f32, f16 or bf16",
+                                lathe_dtype_name(w));
+    return shape_product_of_rows(c, 2);
+}
+
 enum lathe_status lathe_shape_linear_q8(struct shape_ctx *c) {
     LATHE_TRY(shape_product_of_rows(c, 4));
     bool trans = lathe_shape_attr_int(c, LATHE_ATTR_TRANS_B, 0) != 0;

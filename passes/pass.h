@@ -17,6 +17,7 @@ struct lathe_pass_options {
     int64_t max_batch, max_seq; /* 0: from the graph and target */
     /* static shapes: the bucket that this plan is for; 0: bounded */
     int64_t pin_batch, pin_seq;
+    bool bf16;                                     /* products with constant matrices in bf16 */
     const struct lathe_quantize_options *quantize; /* NULL: products stay in f32 */
 };
 

@@ -79,6 +79,7 @@ static bool is_small(const struct lathe_step_state *st) {
         out += tensor_bytes(st->out[i]);
     switch (st->op->op) {
     case LATHE_OP_LINEAR:
+    case LATHE_OP_LINEAR_BF16:
     case LATHE_OP_LINEAR_Q8:
     case LATHE_OP_MATMUL:
     case LATHE_OP_GEMM:

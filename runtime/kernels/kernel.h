@@ -6,6 +6,7 @@
 #ifndef LATHE_KERNEL_H
 #define LATHE_KERNEL_H
 
+#include "kernel_bf16.h"
 #include "kernel_q8.h"
 #include "ops_enums.h"
 #include "tensor.h"
@@ -86,6 +87,8 @@ struct lathe_gemm_f32_kernel {
     unsigned mr, nr; /* largest tile: mr rows; nr columns (a multiple of 16) go through the registers together */
 };
 
+#define LATHE_MAX_FAMILIES 24
+
 struct lathe_kernels {
     uint64_t cpu; /* bits after the mask: LATHE_CPU_MASK(...) */
     struct lathe_gemm_f32_kernel gemm_f32;
@@ -95,12 +98,13 @@ struct lathe_kernels {
     lathe_attention_f32_fn attention_f32;
     lathe_unary_f32_fn gelu_f32, gelu_tanh_f32, silu_f32, tanh_f32, exp_f32, erf_f32, sigmoid_f32;
     lathe_binary_f32_fn binary_f32;
+    struct lathe_gemm_bf16_kernel gemm_bf16;
     lathe_quantize_rows_fn quantize_rows;
     struct lathe_gemm_q8_kernel gemm_u8s8; /* any bytes in A */
     struct lathe_gemm_q8_kernel gemm_u7s8; /* A at most 127 */
     /* sizes for tile choice; from CPUID */
     size_t l1_bytes, l2_bytes;
-    const char *names[24]; /* of the chosen rows, in the order of the families above, for logs and bench */
+    const char *names[LATHE_MAX_FAMILIES]; /* of the chosen rows, in the order of the families above, for logs and bench */
     unsigned name_count;
 };
 
@@ -115,6 +119,9 @@ enum lathe_dtype lathe_packed_dtype(unsigned packing);
 /* Panels [first, last) of w (row-major [k][n], or [n][k] when `transposed`) into `out` = start of panel `first`. */
 void lathe_pack_f32_n16(const float *w, size_t k, size_t n, size_t ldw, bool transposed, size_t first_panel,
                         size_t last_panel, float *out);
+/* The same for bf16, from f32 (rounded by lathe_bf16_weight) or bf16; k is padded with zeros to a multiple of 2. */
+void lathe_pack_bf16_n16k2(const void *w, enum lathe_dtype dtype, size_t k, size_t n, size_t ldw, bool transposed,
+                           size_t first_panel, size_t last_panel, uint16_t *out);
 /* The same for s8; k is padded with zeros to a multiple of 4. */
 void lathe_pack_s8_n16k4(const int8_t *w, size_t k, size_t n, size_t ldw, bool transposed, size_t first_panel,
                          size_t last_panel, int8_t *out);

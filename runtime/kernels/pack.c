@@ -76,6 +76,31 @@ void lathe_pack_f32_n16(const float *w, size_t k, size_t n, size_t ldw, bool tra
     }
 }
 
+static uint16_t bf16_of(const void *w, enum lathe_dtype dtype, size_t at) {
+    if (dtype == LATHE_BF16)
+        return ((const uint16_t *)w)[at];
+    return lathe_bf16_weight(((const float *)w)[at]);
+}
+
+void lathe_pack_bf16_n16k2(const void *w, enum lathe_dtype dtype, size_t k, size_t n, size_t ldw, bool transposed,
+                           size_t first_panel, size_t last_panel, uint16_t *out) {
+    size_t pairs = k / 2 + k % 2;
+    for (size_t p = first_panel; p < last_panel; p++, out += pairs * 32) {
+        size_t first = p * 16, cols = n - first < 16 ? n - first : 16;
+        if (cols < 16 || k % 2)
+            memset(out, 0, pairs * 32 * sizeof *out);
+        if (!transposed) {
+            for (size_t t = 0; t < k; t++)
+                for (size_t j = 0; j < cols; j++)
+                    out[t / 2 * 32 + j * 2 + t % 2] = bf16_of(w, dtype, t * ldw + first + j);
+            continue;
+        }
+        for (size_t j = 0; j < cols; j++)
+            for (size_t t = 0; t < k; t++)
+                out[t / 2 * 32 + j * 2 + t % 2] = bf16_of(w, dtype, (first + j) * ldw + t);
+    }
+}
+
 void lathe_pack_s8_n16k4(const int8_t *w, size_t k, size_t n, size_t ldw, bool transposed, size_t first_panel,
                          size_t last_panel, int8_t *out) {
     size_t groups = k / 4 + (k % 4 != 0);

@@ -21,6 +21,9 @@ void lathe_kernels_select(uint64_t cpu_bits, struct lathe_kernels *out) {
     if (has(cpu_bits, bits))                                                                                           \
         out->family = function;
 #define KERNEL_QUANTIZE(function, bits) KERNEL(quantize_rows, , function, bits, )
+#define KERNEL_GEMM_BF16(function, convert, bits, rows, columns, a_bytes) \
+    if (has(cpu_bits, bits))                                              \
+        out->gemm_bf16 = (struct lathe_gemm_bf16_kernel){function, convert, rows, columns, a_bytes};
 #define KERNEL_GEMM_Q8(row, function, bits, rows, columns) \
     if (has(cpu_bits, bits))                               \
         out->row = (struct lathe_gemm_q8_kernel){function, rows, columns};
@@ -30,19 +33,20 @@ void lathe_kernels_select(uint64_t cpu_bits, struct lathe_kernels *out) {
     /* Names: the last row of a family in the table that fits is the one that was taken above. */
     out->names[0] = gemm;
     out->name_count = 1;
-    const char *family_of[24] = {"gemm_f32"};
+    const char *family_of[LATHE_MAX_FAMILIES] = {"gemm_f32"};
 #define KERNEL_GEMM_F32(function, pack, bits, rows, columns)
 #define KERNEL(family, type, function, bits, bound)                                                                    \
     if (has(cpu_bits, bits)) {                                                                                         \
         unsigned at = 0;                                                                                               \
         while (at < out->name_count && strcmp(family_of[at], #family) != 0)                                            \
             at++;                                                                                                      \
-        if (at < 24) {                                                                                                 \
+        if (at < LATHE_MAX_FAMILIES) {                                                                                                 \
             family_of[at] = #family;                                                                                   \
             out->names[at] = #function;                                                                                \
             out->name_count += at == out->name_count;                                                                  \
         }                                                                                                              \
     }
+#define KERNEL_GEMM_BF16(function, convert, bits, rows, columns, a_bytes) KERNEL(gemm_bf16, , function, bits, )
 #define KERNEL_QUANTIZE(function, bits)                    KERNEL(quantize_rows, , function, bits, )
 #define KERNEL_GEMM_Q8(row, function, bits, rows, columns) KERNEL(row, , function, bits, )
 #include "kernels.def"
