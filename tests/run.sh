@@ -3,7 +3,7 @@
 # the feature that is missing. Long fuzzing and soak runs have their own command, tests/long.sh.
 #
 #   ./tests/run.sh            everything
-#   ./tests/run.sh NAME...    only these parts: unit sanitize clang models onnx aarch64
+#   ./tests/run.sh NAME...    only these parts: unit sanitize clang models onnx differential aarch64
 set -uo pipefail
 . "$(dirname "$0")/../samples/setup.sh"
 cd "$top"
@@ -37,7 +37,7 @@ PY
 }
 
 if [ "${1:-}" = --count-unit ]; then unit "${@:2}"; exit; fi   # for tests/aarch64.sh
-parts=${*:-unit sanitize clang models onnx aarch64}
+parts=${*:-unit sanitize clang models onnx differential aarch64}
 need_build_packages
 need_packages libcmocka-dev clang
 python_with numpy onnx==1.23.2
@@ -82,6 +82,7 @@ for p in $parts; do
       if CC=clang build_in build-clang -Dwerror=true -Dtests=true; then passed=$((passed + 1)); else failed=$((failed + 1)); fi ;;
     models) part "models: compile, fusion counts, verify, run" models.log "$python" tests/models/check_cases.py --lathe build/lathe --precision f32 --jobs 2 tests/models ;;
     onnx) part "ONNX node tests" onnx.log "$python" tests/onnx/backend_test.py --lathe build/lathe ;;
+    differential) part "random encoders, fused against unfused and the reference evaluator" differential.log "$python" tests/differential/differential.py --driver build/tests/differential/run_models --keep "$logs/differential" ;;
     aarch64) part "aarch64, plain C, under QEMU" aarch64.log bash tests/aarch64.sh ;;
     *) stop "unknown part '$p'" 2 ;;
   esac

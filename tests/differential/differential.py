@@ -11,7 +11,7 @@ packed artifact; half of the graphs keep their padding, there all rows count. Wh
 is nothing to compare. The bound is wider, and said so in encoder.py, only for graphs with f16 products, and where rows
 without keys meet a mask that is finite and small. An output whose f32 reference itself is off its f64 evaluation is bounded
 by ten times that error; such graphs are counted and must be rare.
-The last line is 'N passed, N failed'. Without the onnx package: exit 77, a skip."""
+The graphs of found.txt, which were wrong once, are run too. The last line is 'N passed, N failed'. Without the onnx package: exit 77, a skip."""
 import argparse
 import collections
 import json
@@ -40,8 +40,9 @@ RUNS = 2
 BOUND, ROWS_WITHOUT_KEYS_BOUND = 1e-5, 2e-2
 NOISE_FACTOR = 10
 # what must happen often enough for the test to mean something: shares of all graphs
-LEAST = {"attention": 0.25, "layernorm": 0.30, "linear": 0.60, "embedding": 0.30, "gelu": 0.08, "gelu_tanh": 0.03,
-         "quick_gelu": 0.02, "silu": 0.02, "rmsnorm": 0.03, "skip_layernorm": 0.10, "qkv": 0.10}
+LEAST = {"attention": 0.30, "layernorm": 0.45, "linear": 0.60, "embedding": 0.20, "gelu": 0.15, "gelu_tanh": 0.04,
+         "quick_gelu": 0.03, "silu": 0.03, "rmsnorm": 0.10, "skip_layernorm": 0.25, "qkv": 0.15}
+FOUND = os.path.join(os.path.dirname(os.path.abspath(__file__)), "found.txt")  # graphs that were wrong once
 NUMPY = {v: k for k, v in {np.float32: 1, np.int32: 6, np.int64: 7, np.bool_: 9, np.float16: 10}.items()}
 
 
@@ -274,6 +275,29 @@ def report(driver, folder, seed, v, opt):
 
 
 # ------------------------------------------------------------------------------------------------ the run
+def found_graphs():
+    """(seed, choices, title) of each line 'SEED CHOICES # TITLE'."""
+    with open(FOUND) as f:
+        for line in f:
+            text, _, title = line.partition("#")
+            if text.strip():
+                seed, _, choices = text.strip().partition(" ")
+                yield int(seed), json.loads(choices), title.strip()
+
+
+def again(opt, results):
+    folder = tempfile.mkdtemp(prefix="lathe-differential-")
+    driver = Driver(opt.driver, os.path.join(folder, "log"))
+    for seed, choices, title in found_graphs():
+        v = run_graph(driver, folder, seed, choices)[0]
+        if v.kind != "passed":
+            print(f"FAIL {title}: {v.text}\n  again: --seed {seed} --choices '{json.dumps(choices)}'", flush=True)
+            v.kind = "failed"
+        results.append(v)
+    driver.close()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def work(task):
     opt, seeds, number = task
     np.seterr(all="ignore")
@@ -372,6 +396,8 @@ def main(argv=None):
     tasks = [(opt, range(opt.seed + i, opt.seed + opt.count, opt.jobs), i) for i in range(opt.jobs)]
     with multiprocessing.Pool(opt.jobs) as pool:
         results = [v for part in pool.map(work, tasks) for v in part]
+    np.seterr(all="ignore")
+    again(opt, results)
     return summary(results, time.time() - start)
 
 

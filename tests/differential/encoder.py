@@ -49,7 +49,7 @@ def blocks(g, x, n, mask):
             elif kind == "class_token" and g.static is None and not mask:
                 token = g.op("Expand", g.const(g.numbers("token", (1, 1, n), 0.5)), g.shape(g.dim(x, 0), 1, n))
                 x = g.op("Concat", token, x, axis=1)
-                before = x
+                before, shared = x, None  # what follows has one token more
             elif kind == "branches":
                 y = f.activation(g, f.linear(g, x, n, n, "left"), n, "left_act")
                 x = f.norm(g, g.add(y, f.linear(g, x, n, n, "right"), "order"), n, "norm")
