@@ -1,6 +1,7 @@
 #include "feeds.h"
 #include "plan.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -81,6 +82,10 @@ static double element(enum kind kind, const struct lathe_port *p, const struct l
     case KIND_TYPES:
         return spec->plain ? 0 : (double)(bits % limit);
     case KIND_IDS:
+        if (spec->frequent > 0 && (uint64_t)spec->frequent < limit) {
+            double u = (double)(bits >> 11) * 0x1p-53;
+            return floor((double)spec->frequent + u * u * u * (double)(limit - (uint64_t)spec->frequent));
+        }
         return (double)(bits % limit);
     default:
         return (double)(bits >> 11) * 0x1p-52 - 1;

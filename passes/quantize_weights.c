@@ -1,13 +1,17 @@
 /* How the weights are chosen.
  *
  * Smoothing: a column of x with large values widens the range of every row. Scaled by r[k], and row k of w by 1/r[k],
- * the product stays; r follows from the column's and the weight row's largest magnitudes and an exponent alpha, which
- * is searched on part of the output columns. Scale of an output column: the one of a few below its largest magnitude
- * that has the least error, weighted by how much the inputs use each weight. Rounding: coordinate descent on |X (q -
- * w)|^2 over the sample. The first sweep rounds one weight after the other, the most used first, so that each takes up
- * the error of those before it; further sweeps choose each anew against all others. A ridge keeps q near w where the
- * sample says little: the noise of the quantized activations, and a share of the input's own energy. What the mean
- * error still is goes into the bias.
+ * the product stays; r follows from how far the column of x and the row of w reach. Scale of an output column: the one
+ * of a few below its largest magnitude that has the least error, weighted by how much the inputs use each weight.
+ * Rounding: coordinate descent on |X (q - w)|^2 over the sample. The first sweep rounds one weight after the other, the
+ * most used first, so that each takes up the error of those before it; further sweeps choose each anew against all
+ * others. A ridge keeps q near w, as a sample says little of other text: the noise of the quantized inputs, and twice
+ * the input's own energy. Rows count relative to their size: tokens with huge activations would drown the others. What
+ * the mean error still is goes into the bias.
+ *
+ * Measured on MiniLM-L6 (cosine of 400 real sentences, mean / min, 8-bit inputs): made-up ids 0.9994 / 0.998, 30 other
+ * sentences as calibration 0.9995 / 0.9988. Searching the exponent for each layer, a smaller ridge or rows as they are
+ * lose accuracy on other text than the sample.
  *
  * Every fourth row of the sample takes no part in these choices; the error that is reported is that on these rows. */
 #include "quantize_weights.h"
@@ -22,8 +26,9 @@
 
 #define LANES      16
 #define SWEEPS     2
-#define RIDGE      0.3f
+#define RIDGE      2.0f
 #define TRIAL_ROWS 64
+#define WORSE      1.5 /* squared error of a sample with smoothing, relative: above this it is left out */
 #define HOLD_OUT   4
 
 /* 16 output columns side by side; the compiler has the widest registers of the plain architecture for them. */
@@ -45,6 +50,7 @@ struct rounding {
     const float *unscale;             /* [k] 1 / r */
     float *x;                         /* [k][padded] scaled inputs, column by column */
     float *noise;                     /* [rows + held][k] quantized inputs less x */
+    float *weight;                    /* [rows + held] what x and noise are multiplied by */
     float *energy, *ridge;            /* [k] of the rows to learn from */
     struct used *order;               /* [k] by falling energy */
     double *error, *size;             /* [n] sums of squares over the held rows */
@@ -174,12 +180,16 @@ static void judge_block(const struct rounding *j, int64_t first, const float *w,
                         const float scale[LANES]) {
     int64_t count = j->n - first < LANES ? j->n - first : LANES;
     struct lanes mean = {0};
+    float weights = 0;
     for (int64_t r = 0; r < j->rows; r++) {
         struct lanes off = lanes_load(e + r * LANES);
         for (int64_t i = 0; i < j->k; i++)
             lanes_add(&off, j->noise[r * j->k + i], lanes_load(q + i * LANES));
-        lanes_add(&mean, 1, off);
+        lanes_add(&mean, j->weight[r], off);
+        weights += j->weight[r] * j->weight[r];
     }
+    for (int c = 0; c < LANES / 4; c++)
+        mean.v[c] /= weights;
     double error[LANES] = {0}, size[LANES] = {0};
     for (int64_t r = 0; r < j->held; r++) {
         struct lanes off = {0}, y = {0};
@@ -193,7 +203,7 @@ static void judge_block(const struct rounding *j, int64_t first, const float *w,
             lanes_add(&off, j->noise[(j->rows + r) * j->k + i], qi);
         }
         for (int c = 0; c < LANES; c++) {
-            double d = (off.v[c / 4][c % 4] - mean.v[c / 4][c % 4] / (float)j->rows) * (double)scale[c];
+            double d = (off.v[c / 4][c % 4] - j->weight[j->rows + r] * mean.v[c / 4][c % 4]) * (double)scale[c];
             double v = y.v[c / 4][c % 4] * (double)scale[c];
             error[c] += d * d;
             size[c] += v * v;
@@ -202,7 +212,7 @@ static void judge_block(const struct rounding *j, int64_t first, const float *w,
     for (int64_t c = 0; c < count; c++) {
         j->error[first + c] = error[c];
         j->size[first + c] = size[c];
-        j->out->shift[first + c] = -(mean.v[c / 4][c % 4] / (float)j->rows) * scale[c];
+        j->out->shift[first + c] = -mean.v[c / 4][c % 4] * scale[c];
     }
 }
 
@@ -260,15 +270,36 @@ static bool row_maxima(const struct lathe_weight_reader *weights, float *columns
     return finite;
 }
 
-/* r of each column for an exponent. Columns or rows of nothing keep away from the ends. */
-static void smoothing(const struct lathe_calibration_input *input, const float *row_max, double alpha, float *r) {
+/* How far a column of x reaches, each row taken relative to its size: between the root mean square and the maximum, so
+ * that it neither hangs on one odd row nor forgets rare large values. */
+static void column_reach(const struct lathe_calibration_input *input, float *out) {
+    for (int64_t row = 0; row < input->rows; row++) {
+        const float *x = input->sample + row * input->k;
+        double size = 0;
+        for (int64_t i = 0; i < input->k; i++)
+            size += (double)x[i] * (double)x[i];
+        if (!(size > 0))
+            continue;
+        float inverse = (float)((double)input->k / size);
+        for (int64_t i = 0; i < input->k; i++) {
+            float square = x[i] * x[i] * inverse;
+            out[i] += square * square;
+        }
+    }
+    for (int64_t i = 0; i < input->k; i++)
+        out[i] = sqrtf(sqrtf(out[i] / (float)input->rows));
+}
+
+/* r of each column. Columns or rows of nothing keep away from the ends. */
+static void smoothing(const float *reach, const float *row_max, int64_t k, double alpha, float *r) {
     float top_x = 0, top_w = 0;
-    for (int64_t i = 0; i < input->k; i++) {
-        top_x = input->absmax[i] > top_x ? input->absmax[i] : top_x;
+    for (int64_t i = 0; i < k; i++) {
+        top_x = reach[i] > top_x ? reach[i] : top_x;
         top_w = row_max[i] > top_w ? row_max[i] : top_w;
     }
-    for (int64_t i = 0; i < input->k; i++) {
-        double x = fmax(input->absmax[i] / (double)top_x, 1e-4), w = fmax(row_max[i] / (double)top_w, 1e-4);
+    for (int64_t i = 0; i < k; i++) {
+        double x = fmax(top_x > 0 ? reach[i] / (double)top_x : 1, 1e-4);
+        double w = fmax(top_w > 0 ? row_max[i] / (double)top_w : 1, 1e-4);
         /* a power of two and a few bits: scaling by it loses nothing that matters, and is the same everywhere */
         double exact = pow(w, 1 - alpha) / pow(x, alpha);
         int exponent;
@@ -287,7 +318,7 @@ struct trial {
 
 /* Error of some output columns with smoothing r (NULL: none) and rounding to the nearest. */
 static double try_smoothing(const struct trial *t, const float *r, float *unscale) {
-    int64_t k = t->weights->k, blocks = (t->weights->n + LANES - 1) / LANES, tried = blocks < 3 ? blocks : 3;
+    int64_t k = t->weights->k, blocks = (t->weights->n + LANES - 1) / LANES, tried = blocks < 6 ? blocks : 6;
     float limit = (float)t->settings->weight_max;
     double total = 0;
     for (int64_t i = 0; r && i < k; i++)
@@ -302,40 +333,42 @@ static double try_smoothing(const struct trial *t, const float *r, float *unscal
         for (int64_t i = 0; i < k; i++)
             for (int c = 0; c < LANES; c++)
                 t->q[i * LANES + c] = nearest(t->w[i * LANES + c] / top[c]) * top[c];
+        double error[LANES] = {0}, size[LANES] = {0};
         for (int64_t row = 0; row < t->rows; row++) {
             const float *x = t->input->sample + row * t->input->rows / t->rows * k;
-            struct lanes off = {0};
-            for (int64_t i = 0; i < k; i++)
+            struct lanes off = {0}, y = {0};
+            double norm = 0;
+            for (int64_t i = 0; i < k; i++) {
                 t->x[i] = x[i] * (r ? r[i] : 1);
+                norm += (double)x[i] * (double)x[i];
+            }
             quantize_row(t->x, k, t->settings->bits, t->noise);
             for (int64_t i = 0; i < k; i++) {
                 lanes_add(&off, t->noise[i], lanes_load(t->q + i * LANES));
                 lanes_add(&off, -t->x[i], lanes_load(t->w + i * LANES));
+                lanes_add(&y, t->x[i], lanes_load(t->w + i * LANES));
             }
-            for (int c = 0; c < LANES; c++)
-                total += (double)off.v[c / 4][c % 4] * (double)off.v[c / 4][c % 4];
+            for (int c = 0; c < LANES && norm > 0; c++) {
+                error[c] += (double)off.v[c / 4][c % 4] * (double)off.v[c / 4][c % 4] / norm;
+                size[c] += (double)y.v[c / 4][c % 4] * (double)y.v[c / 4][c % 4] / norm;
+            }
         }
+        for (int c = 0; c < LANES; c++)
+            total += size[c] > 0 ? error[c] / size[c] : 0;
     }
     return total;
 }
 
-/* The exponent of least error into *alpha and its scales into r; false when no smoothing is worth it. */
+/* Whether the columns are scaled: nearly always it pays, most where a few columns are large. How much is not searched
+ * for: the error of one layer on a sample does not tell exponents apart that the whole model does. */
 static bool choose_smoothing(struct trial *t, const float *row_max, float *r, float *unscale, double *alpha) {
-    static const double exponents[] = {0.3, 0.4, 0.5, 0.6, 0.7};
-    double plain = try_smoothing(t, NULL, unscale), best = plain;
-    *alpha = 0;
-    for (size_t i = 0; i < sizeof exponents / sizeof *exponents; i++) {
-        smoothing(t->input, row_max, exponents[i], r);
-        double error = try_smoothing(t, r, unscale);
-        if (error < best) {
-            best = error;
-            *alpha = exponents[i];
-        }
-    }
-    if (!(best < 0.97 * plain)) /* of the squares; less does not pay for a multiplication an element */
-        *alpha = 0;
-    if (*alpha > 0)
-        smoothing(t->input, row_max, *alpha, r);
+    /* fewer bits in the inputs: more of the load goes to the weights */
+    double exponent = t->settings->bits < 8 ? 0.6 : 0.5, plain = try_smoothing(t, NULL, unscale);
+    memset(unscale, 0, (size_t)t->weights->k * sizeof *unscale);
+    column_reach(t->input, unscale);
+    smoothing(unscale, row_max, t->weights->k, exponent, r);
+    double smoothed = try_smoothing(t, r, unscale);
+    *alpha = smoothed < WORSE * plain ? exponent : 0;
     return *alpha > 0;
 }
 
@@ -364,8 +397,14 @@ static void fill_inputs(struct rounding *j, const struct lathe_calibration_input
         for (int64_t i = 0; i < j->k; i++)
             row[i] = x[i] * (r ? r[i] : 1);
         quantize_row(row, j->k, j->settings->bits, out);
+        float size = 0;
+        for (int64_t i = 0; i < j->k; i++)
+            size += row[i] * row[i];
+        float weight = size > 0 ? 1 / sqrtf(size / (float)j->k) : 0;
+        j->weight[t] = weight;
         for (int64_t i = 0; i < j->k; i++) {
-            out[i] -= row[i];
+            out[i] = (out[i] - row[i]) * weight;
+            row[i] *= weight;
             j->x[i * j->padded + t] = row[i];
             noise += t < j->rows ? (double)out[i] * (double)out[i] : 0;
         }
@@ -432,6 +471,7 @@ enum lathe_status lathe_quantize_weights(const struct lathe_weight_reader *weigh
     float *scratch = lathe_arena_alloc_array(own, (size_t)k, (3 * LANES + 2) * sizeof *scratch);
     j.x = lathe_arena_alloc_array(own, (size_t)k, (size_t)j.padded * sizeof *j.x);
     j.noise = lathe_arena_alloc_array(own, (size_t)k, (size_t)j.padded * sizeof *j.noise);
+    j.weight = lathe_arena_alloc_array(own, (size_t)j.padded, sizeof *j.weight);
     j.energy = lathe_arena_alloc_array(own, (size_t)k, sizeof *j.energy);
     j.ridge = lathe_arena_alloc_array(own, (size_t)k, sizeof *j.ridge);
     j.order = lathe_arena_alloc_array(own, (size_t)k, sizeof *j.order);
@@ -440,7 +480,7 @@ enum lathe_status lathe_quantize_weights(const struct lathe_weight_reader *weigh
     j.clipped = lathe_arena_alloc_array(own, columns, sizeof *j.clipped);
     enum lathe_status status = LATHE_OK;
     if (!out->w || !out->w_scale || !out->w_sum || !out->shift || !r || !unscale || !row_max || !scratch || !j.x ||
-        !j.noise || !j.energy || !j.ridge || !j.order || !j.error || !j.size || !j.clipped) {
+        !j.noise || !j.weight || !j.energy || !j.ridge || !j.order || !j.error || !j.size || !j.clipped) {
         status = lathe_fail(diag, LATHE_MSG_NO_MEMORY, "quantizing weights: out of memory");
     } else {
         float *w = scratch + k * LANES, *q = w + k * LANES, *x = q + k * LANES;
