@@ -143,6 +143,8 @@ static lathe_shape_fn shape_function(enum lathe_op op) {
         return lathe_shape_skip_layer_norm;
     case LATHE_OP_EMBEDDING:
         return lathe_shape_embedding;
+    case LATHE_OP_EMBEDDING_Q8:
+        return lathe_shape_embedding_q8;
     case LATHE_OP_ATTENTION:
         return lathe_shape_attention;
     case LATHE_OP_ATTENTION_ROWS:

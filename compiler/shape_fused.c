@@ -118,43 +118,54 @@ enum lathe_status lathe_shape_skip_layer_norm(struct shape_ctx *c) {
     return LATHE_OK;
 }
 
-/* gamma [H], beta [H], then pairs table [V,H], index [B,S] or [1,S]. The output dims cannot always be told from the
- * operands (an absent index stands for positions), so those that are there must agree with the present dims. */
-enum lathe_status lathe_shape_embedding(struct shape_ctx *c) {
+/* gamma [H], beta [H], then tables [V,H], each with `each` operands: itself, its row scales [V] when each is 3, and its
+ * index [B,S] or [1,S]. The output dims cannot always be told from the operands (an absent index stands for positions), so
+ * those that are there must agree with the present dims. */
+static enum lathe_status shape_tables(struct shape_ctx *c, uint32_t each) {
     struct lathe_graph *g = c->g;
     lathe_value_id y = LATHE_NONE;
     const struct lathe_node *node = &g->nodes[c->n];
     for (uint32_t i = 0; i < node->n_out; i++)
         if (y == LATHE_NONE)
             y = node->out[i];
-    if (node->n_in < 4 || node->n_in % 2)
-        return lathe_shape_fail(c, LATHE_MSG_SHAPE_MISMATCH, "%u operands are no pairs of table and index", node->n_in);
+    if (node->n_in < 2 + each || (node->n_in - 2) % each)
+        return lathe_shape_fail(c, LATHE_MSG_SHAPE_MISMATCH, "%u operands are not %u for each table", node->n_in, each);
     if (y == LATHE_NONE || g->values[y].rank < 1)
         return lathe_shape_fail(c, LATHE_MSG_SHAPE_UNKNOWN, "its shape was not set");
     struct shape_dims out = lathe_shape_dims_of(c, y);
-    lathe_dim unused;
-    for (uint32_t k = 0; k < g->nodes[c->n].n_in; k++) {
-        lathe_value_id in = lathe_shape_in(c, k);
-        if (in == LATHE_NONE) {
-            if (k >= 2 && k % 2 == 0)
-                return lathe_shape_fail(c, LATHE_MSG_SHAPE_MISMATCH, "table %u is missing", k / 2 - 1);
-            continue;
+    lathe_dim h = out.d[out.rank - 1], unused;
+    for (uint32_t k = 0; k < 2; k++)
+        LATHE_TRY(need_vector(c, k, h));
+    for (uint32_t k = 2; k < g->nodes[c->n].n_in; k += each) {
+        lathe_value_id table = lathe_shape_in(c, k);
+        if (table == LATHE_NONE)
+            return lathe_shape_fail(c, LATHE_MSG_SHAPE_MISMATCH, "table %u is missing", (k - 2) / each);
+        LATHE_TRY(lathe_shape_need_rank(c, k, 2, 2));
+        LATHE_TRY(lathe_shape_equal(c, lathe_value_dim(g, table, 1), h, &unused));
+        if (each == 3) {
+            bool scaled = lathe_shape_in(c, k + 1) != LATHE_NONE;
+            if (scaled != (g->values[table].dtype == LATHE_I8))
+                return lathe_shape_fail(c, LATHE_MSG_OPERAND_TYPE, "table %u has type %s and %s scales", (k - 2) / each,
+                                        lathe_dtype_name(g->values[table].dtype), scaled ? "row" : "no");
+            LATHE_TRY(need_vector(c, k + 1, lathe_value_dim(g, table, 0)));
         }
-        if (k < 2) {
-            LATHE_TRY(lathe_shape_need_rank(c, k, 1, 1));
-            LATHE_TRY(lathe_shape_equal(c, lathe_value_dim(g, in, 0), out.d[out.rank - 1], &unused));
-        } else if (k % 2 == 0) {
-            LATHE_TRY(lathe_shape_need_rank(c, k, 2, 2));
-            LATHE_TRY(lathe_shape_equal(c, lathe_value_dim(g, in, 1), out.d[out.rank - 1], &unused));
-        } else {
-            LATHE_TRY(lathe_shape_need_rank(c, k, 1, out.rank - 1));
-            LATHE_TRY(lathe_shape_need_index_type(c, k));
+        if (lathe_shape_in(c, k + each - 1) != LATHE_NONE) {
+            LATHE_TRY(lathe_shape_need_rank(c, k + each - 1, 1, out.rank - 1));
+            LATHE_TRY(lathe_shape_need_index_type(c, k + each - 1));
         }
     }
     /* f32 whatever the tables are stored in */
     lathe_shape_set(c, 0, LATHE_F32, &out);
     lathe_shape_set(c, 1, LATHE_F32, &out);
     return LATHE_OK;
+}
+
+enum lathe_status lathe_shape_embedding(struct shape_ctx *c) {
+    return shape_tables(c, 2);
+}
+
+enum lathe_status lathe_shape_embedding_q8(struct shape_ctx *c) {
+    return shape_tables(c, 3);
 }
 
 /* The last head's columns must lie inside the operand. */

@@ -268,8 +268,9 @@ static enum lathe_status check_step(struct checker *c, uint32_t index) {
     for (uint32_t i = 0; i < n; i++) {
         bool is_out = i >= s->n_in;
         if (in[i] == LATHE_FORMAT_ABSENT) {
-            /* the first operands of all but embedding (gamma, beta) are needed, and the first result */
-            if (is_out ? i == s->n_in : i < op->min_in && !(s->op == LATHE_OP_EMBEDDING && i != 2))
+            /* the first operands of all but embeddings (gamma, beta, scales) are needed, and the first result */
+            bool embedding = s->op == LATHE_OP_EMBEDDING || s->op == LATHE_OP_EMBEDDING_Q8;
+            if (is_out ? i == s->n_in : i < op->min_in && !(embedding && i != 2))
                 return BAD(c, "step", index, "an operand is missing");
             continue;
         }

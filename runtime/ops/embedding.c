@@ -1,4 +1,4 @@
-/* embedding: the sum of one row of each table, then layer norm. */
+/* embedding, embedding_q8: the sum of one row of each table, then layer norm. */
 #include "kernel.h"
 #include "op_util.h"
 #include "ops.h"
@@ -9,6 +9,7 @@
 
 struct pair {
     const struct lathe_tensor *table, *index; /* index NULL: row offset + s, or row 0 when offset is -1 */
+    const float *scale;                       /* of each row of a table of bytes */
     int64_t rows, offset;
     bool by_position; /* the index has one entry a position, for every sequence */
 };
@@ -28,61 +29,77 @@ static bool row_of(const struct lathe_op_call *call, const struct pair *p, int64
     return false;
 }
 
-static void load_row(const struct lathe_tensor *table, int64_t row, int64_t h, float *out) {
-    if (table->dtype == LATHE_F32) {
-        memcpy(out, (const float *)table->data + row * h, (size_t)h * sizeof *out);
+/* n elements of a row from column i on, n at most LATHE_CHUNK. */
+static void read_row(const struct pair *p, int64_t row, int64_t h, int64_t i, int64_t n, float *out) {
+    if (!p->scale) {
+        lathe_load_f32(p->table, row * h + i, n, out);
+        return;
+    }
+    const int8_t *from = (const int8_t *)p->table->data + row * h + i;
+    float scale = p->scale[row];
+    for (int64_t c = 0; c < n; c++)
+        out[c] = (float)from[c] * scale;
+}
+
+static void load_row(const struct pair *p, int64_t row, int64_t h, float *out) {
+    if (p->table->dtype == LATHE_F32) {
+        memcpy(out, (const float *)p->table->data + row * h, (size_t)h * sizeof *out);
         return;
     }
     for (int64_t i = 0; i < h; i += LATHE_CHUNK)
-        lathe_load_f32(table, row * h + i, h - i < LATHE_CHUNK ? h - i : LATHE_CHUNK, out + i);
+        read_row(p, row, h, i, h - i < LATHE_CHUNK ? h - i : LATHE_CHUNK, out + i);
 }
 
-static void add_row(const struct lathe_kernels *kernels, const struct lathe_tensor *table, int64_t row, int64_t h,
-                    float *sum) {
-    if (table->dtype == LATHE_F32) {
-        kernels->binary_f32((size_t)h, 0, sum, (const float *)table->data + row * h, 1, sum);
+static void add_row(const struct lathe_kernels *kernels, const struct pair *p, int64_t row, int64_t h, float *sum) {
+    if (p->table->dtype == LATHE_F32) {
+        kernels->binary_f32((size_t)h, 0, sum, (const float *)p->table->data + row * h, 1, sum);
         return;
     }
     float values[LATHE_CHUNK];
     for (int64_t i = 0; i < h; i += LATHE_CHUNK) {
         int64_t n = h - i < LATHE_CHUNK ? h - i : LATHE_CHUNK;
-        lathe_load_f32(table, row * h + i, n, values);
+        read_row(p, row, h, i, n, values);
         kernels->binary_f32((size_t)n, 0, sum + i, values, 1, sum + i);
     }
 }
 
-enum lathe_status lathe_run_embedding(const struct lathe_op_call *call) {
+/* `each`: operands of a table, 3 with the row scales. */
+static enum lathe_status run(const struct lathe_op_call *call, unsigned each, const char *name) {
     const struct lathe_tensor *gamma = call->in[0], *beta = call->in[1];
     struct lathe_tensor *y = call->out[0], *sum = lathe_result(call, 1);
     if (!y)
         y = sum;
-    if (!y || y->rank < 2 || call->n_in % 2 != 0 || call->n_in > 2 + 2 * MAX_PAIRS)
-        return lathe_bad_shape(call, "embedding");
+    if (!y || y->rank < 2 || (call->n_in - 2) % each != 0 || call->n_in > 2 + each * MAX_PAIRS)
+        return lathe_bad_shape(call, name);
     if (y->dtype != LATHE_F32)
-        return lathe_no_dtype(call, "embedding", y->dtype);
+        return lathe_no_dtype(call, name, y->dtype);
     int64_t h = y->dims[y->rank - 1], positions = y->dims[y->rank - 2], rows = lathe_count_range(y, 0, y->rank - 1);
     uint32_t offset_count;
     const int64_t *offsets = lathe_attr_ints(&call->attrs, LATHE_ATTR_OFFSETS, &offset_count);
     struct pair pairs[MAX_PAIRS];
-    unsigned count = (call->n_in - 2) / 2;
+    unsigned count = (call->n_in - 2) / each;
     for (unsigned i = 0; i < count; i++) {
         struct pair *p = &pairs[i];
-        p->table = call->in[2 + 2 * i];
-        p->index = call->in[3 + 2 * i];
+        const struct lathe_tensor *const *in = call->in + 2 + each * i, *scale = each == 3 ? in[1] : NULL;
+        p->table = in[0];
+        p->index = in[each - 1];
+        p->scale = scale ? scale->data : NULL;
         if (!p->table || p->table->rank != 2 || p->table->dims[1] != h)
-            return lathe_bad_shape(call, "embedding");
-        if (!lathe_dtype_is_float(p->table->dtype))
-            return lathe_no_dtype(call, "embedding", p->table->dtype);
+            return lathe_bad_shape(call, name);
         p->rows = p->table->dims[0];
+        if (scale && (scale->dtype != LATHE_F32 || lathe_tensor_count(scale) != p->rows))
+            return lathe_bad_shape(call, name);
+        if (scale ? p->table->dtype != LATHE_I8 : !lathe_dtype_is_float(p->table->dtype))
+            return lathe_no_dtype(call, name, p->table->dtype);
         p->offset = i < offset_count ? offsets[i] : 0;
         int64_t n = p->index ? lathe_tensor_count(p->index) : rows;
         p->by_position = n != rows;
         if (n != rows && n != positions)
-            return lathe_bad_shape(call, "embedding");
+            return lathe_bad_shape(call, name);
     }
     if ((gamma && (gamma->dtype != LATHE_F32 || lathe_tensor_count(gamma) != h)) ||
         (beta && (beta->dtype != LATHE_F32 || lathe_tensor_count(beta) != h)) || (sum && sum->dtype != LATHE_F32))
-        return lathe_bad_shape(call, "embedding");
+        return lathe_bad_shape(call, name);
     float epsilon = (float)lathe_attr_float(&call->attrs, LATHE_ATTR_EPSILON, 1e-12);
     int64_t begin, end;
     lathe_team_split(&call->team, rows, 1, &begin, &end);
@@ -94,13 +111,21 @@ enum lathe_status lathe_run_embedding(const struct lathe_op_call *call) {
             if (!row_of(call, &pairs[i], at, positions, &row))
                 return LATHE_INVALID;
             if (i == 0)
-                load_row(pairs[i].table, row, h, x);
+                load_row(&pairs[i], row, h, x);
             else
-                add_row(call->kernels, pairs[i].table, row, h, x);
+                add_row(call->kernels, &pairs[i], row, h, x);
         }
         if (call->out[0])
             call->kernels->layer_norm_f32(1, (size_t)h, x, NULL, gamma ? gamma->data : NULL, beta ? beta->data : NULL,
                                           epsilon, (float *)y->data + at * h, NULL);
     }
     return LATHE_OK;
+}
+
+enum lathe_status lathe_run_embedding(const struct lathe_op_call *call) {
+    return run(call, 2, "embedding");
+}
+
+enum lathe_status lathe_run_embedding_q8(const struct lathe_op_call *call) {
+    return run(call, 3, "embedding_q8");
 }

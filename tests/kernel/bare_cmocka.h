@@ -23,6 +23,7 @@ struct CMUnitTest {
     } while (0)
 #define assert_non_null(x)              assert_true((x) != NULL)
 #define assert_int_equal(a, b)          assert_true((long long)(a) == (long long)(b))
+#define assert_int_not_equal(a, b)      assert_true((long long)(a) != (long long)(b))
 #define assert_ptr_equal(a, b)          assert_true((const void *)(a) == (const void *)(b))
 #define assert_memory_equal(a, b, size) assert_true((size) == 0 || memcmp(a, b, size) == 0)
 

@@ -287,6 +287,57 @@ static void embedding(void **state) {
     guarded_free(sum, B * S * H);
 }
 
+/* Tables of bytes give the bits of the tables of floats that they stand for. */
+static void embedding_q8(void **state) {
+    (void)state;
+    enum { B = 2, S = 4, H = 300, V = 9, P = 8 };
+    float *words = guarded_floats(V * H), *places = guarded_floats(P * H), *types = guarded_floats(H);
+    float *word_scale = guarded_floats(V), *place_scale = guarded_floats(P), *g = guarded_floats(H);
+    float *y = guarded_floats(B * S * H), *sum = guarded_floats(B * S * H), *y8 = guarded_floats(B * S * H);
+    float *sum8 = guarded_floats(B * S * H);
+    int8_t *words8 = (int8_t *)guarded_floats(V * H / 4), *places8 = (int8_t *)guarded_floats(P * H / 4);
+    for (int i = 0; i < V * H; i++)
+        words[i] = (float)words8[i] * word_scale[i / H];
+    for (int i = 0; i < P * H; i++)
+        places[i] = (float)places8[i] * place_scale[i / H];
+    int64_t ids[B * S], offsets[3] = {0, 2, -1};
+    for (int i = 0; i < B * S; i++)
+        ids[i] = (int64_t)test_below(V);
+    struct lathe_tensor W = F32(words, V, H), Pl = F32(places, P, H), Ty = F32(types, 1, H), G = F32(g, H);
+    struct lathe_tensor W8 = {words8, LATHE_I8, 2, {V, H}}, Pl8 = {places8, LATHE_I8, 2, {P, H}};
+    struct lathe_tensor Ws = F32(word_scale, V), Ps = F32(place_scale, P), Id = {ids, LATHE_I64, 2, {B, S}};
+    struct lathe_tensor Y = F32(y, B, S, H), T = F32(sum, B, S, H), Y8 = F32(y8, B, S, H), T8 = F32(sum8, B, S, H);
+    struct lathe_attr attrs[2] = {attr_f(LATHE_ATTR_EPSILON, 1e-12),
+                                  {.key = LATHE_ATTR_OFFSETS, .type = LATHE_ATTR_INTS, .ints = offsets, .count = 3}};
+    assert_int_equal(run_op(lathe_run_embedding, NULL, attrs, 2, IN(&G, NULL, &W, &Id, &Pl, NULL, &Ty, NULL), 8,
+                            OUT(&Y, &T), 2, threads()),
+                     LATHE_OK);
+    assert_int_equal(run_op(lathe_run_embedding_q8, NULL, attrs, 2,
+                            IN(&G, NULL, &W8, &Ws, &Id, &Pl8, &Ps, NULL, &Ty, NULL, NULL), 11, OUT(&Y8, &T8), 2,
+                            threads()),
+                     LATHE_OK);
+    assert_memory_equal(y, y8, B * S * H * sizeof *y);
+    assert_memory_equal(sum, sum8, B * S * H * sizeof *y);
+    /* bytes without scales, floats with scales, scales of another table */
+    const struct lathe_tensor *wrong[][2] = {{&W8, NULL}, {&W, &Ws}, {&W8, &Ps}};
+    for (int i = 0; i < 3; i++)
+        assert_int_not_equal(run_op(lathe_run_embedding_q8, NULL, attrs, 2, IN(&G, NULL, wrong[i][0], wrong[i][1], &Id),
+                                    5, OUT(&Y8), 1, 1),
+                             LATHE_OK);
+    guarded_free(words, V * H);
+    guarded_free(places, P * H);
+    guarded_free(types, H);
+    guarded_free(word_scale, V);
+    guarded_free(place_scale, P);
+    guarded_free(g, H);
+    guarded_free(y, B * S * H);
+    guarded_free(sum, B * S * H);
+    guarded_free(y8, B * S * H);
+    guarded_free(sum8, B * S * H);
+    guarded_free((float *)(void *)words8, V * H / 4);
+    guarded_free((float *)(void *)places8, P * H / 4);
+}
+
 static void softmax(void **state) {
     (void)state;
     for (int64_t axis = 0; axis < 3; axis++)
@@ -369,8 +420,9 @@ int main(void) {
     test_seed_init();
     lathe_kernels_select(lathe_cpu_bits(), &kernels);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(linear),    cmocka_unit_test(matmul),  cmocka_unit_test(gemm),        cmocka_unit_test(norms),
-        cmocka_unit_test(embedding), cmocka_unit_test(softmax), cmocka_unit_test(packed_rows),
+        cmocka_unit_test(linear),  cmocka_unit_test(matmul),      cmocka_unit_test(gemm),
+        cmocka_unit_test(norms),   cmocka_unit_test(embedding),   cmocka_unit_test(embedding_q8),
+        cmocka_unit_test(softmax), cmocka_unit_test(packed_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
