@@ -15,7 +15,6 @@
 #define LEAST_ROWS 64
 #define MOST_ROWS  1024
 #define MOST_RUNS  16
-#define LONGEST    128
 
 struct calibrating {
     struct lathe_graph *g;
@@ -265,15 +264,11 @@ static void close_trial(struct trial_artifact *t) {
 }
 
 /* Plain C operators: they round the same way on every machine. */
-static enum lathe_status open_trial(struct lathe_graph *g, const struct lathe_target *target, bool made_up,
-                                    struct trial_artifact *t, struct lathe_diag *diag) {
+static enum lathe_status open_trial(struct lathe_graph *g, const struct lathe_target *target, struct trial_artifact *t,
+                                    struct lathe_diag *diag) {
     struct lathe_emit_options emit = {.target = target, .source_sha256 = "", .jobs = 0};
     size_t size;
     *t = (struct trial_artifact){0};
-    if (made_up) {
-        emit.max_batch = 1;
-        emit.max_seq = LONGEST;
-    }
     LATHE_TRY(lathe_emit_memory(g, &emit, &t->bytes, &size, NULL, diag));
     struct lathe_artifact_options trusted = {.skip_weight_checksum = true}; /* written a moment ago */
     enum lathe_status status = lathe_artifact_open_memory(t->bytes, size, &trusted, &t->artifact, diag);
@@ -295,7 +290,7 @@ enum lathe_status lathe_calibrate(struct lathe_graph *g, const struct lathe_cali
     enum lathe_status status = find_inputs(&c);
     if (status == LATHE_OK) {
         add_outputs(&c);
-        status = g->out_of_memory ? no_memory(diag) : open_trial(g, options->target, !options->data, &t, diag);
+        status = g->out_of_memory ? no_memory(diag) : open_trial(g, options->target, &t, diag);
         remove_outputs(&c);
     }
     if (status == LATHE_OK)
@@ -308,13 +303,13 @@ enum lathe_status lathe_calibrate(struct lathe_graph *g, const struct lathe_cali
 
 /* ---- comparing */
 
-enum lathe_status lathe_calibration_cosine(struct lathe_graph *g, const struct lathe_target *target, bool made_up,
+enum lathe_status lathe_calibration_cosine(struct lathe_graph *g, const struct lathe_target *target,
                                            const struct lathe_calibration_runs *runs, double *cosine,
                                            struct lathe_diag *diag) {
     static const struct lathe_bounds bounds = {.has_cosine = true, .min_cosine = -1};
     struct trial_artifact t;
     *cosine = 1;
-    LATHE_TRY(open_trial(g, target, made_up, &t, diag));
+    LATHE_TRY(open_trial(g, target, &t, diag));
     enum lathe_status status = LATHE_OK;
     int m = lathe_feeds_mask(t.artifact);
     for (unsigned i = 0; status == LATHE_OK && i < runs->count; i++) {

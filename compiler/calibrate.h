@@ -30,7 +30,7 @@ void lathe_calibration_runs_free(struct lathe_calibration_runs *runs);
 
 /* The smallest cosine of an output of the graph, as it is now, with f32's answer over all runs (plain C operators, so
  * that the same choice follows on every machine). */
-LATHE_NODISCARD enum lathe_status lathe_calibration_cosine(struct lathe_graph *g, const struct lathe_target *target, bool made_up,
+LATHE_NODISCARD enum lathe_status lathe_calibration_cosine(struct lathe_graph *g, const struct lathe_target *target,
                                                            const struct lathe_calibration_runs *runs, double *cosine,
                                                            struct lathe_diag *diag);
 #endif

@@ -18,7 +18,7 @@ struct quantizing {
 };
 
 static enum lathe_status cosine_now(struct quantizing *q, double *cosine) {
-    return lathe_calibration_cosine(q->g, q->request->target, q->request->calibrate == NULL, &q->runs, cosine, q->diag);
+    return lathe_calibration_cosine(q->g, q->request->target, &q->runs, cosine, q->diag);
 }
 
 static void report_cosine(struct quantizing *q, double cosine, double bound) {
