@@ -136,7 +136,14 @@ static bool mixes_rows(const struct shape_ctx *c, const struct shape_dims *in, c
         return false;
     if (lathe_dim_is_const(c->g->dims, batch, &first) && first == 1)
         return false;
-    /* [b,...] to [1,b,...] adds an axis and mixes nothing. */
+    /* [b,...] to [1,b,...] adds an axis and mixes nothing; nor does [b,rest] to [1,-1,rest]. */
+    lathe_dim row = lathe_shape_const(c, 1), kept = row;
+    for (int i = 1; i < in->rank && row != LATHE_DIM_NONE; i++)
+        row = lathe_dim_mul(c->g->dims, row, in->d[i]);
+    for (uint32_t i = 2; i < n_target && kept != LATHE_DIM_NONE; i++)
+        kept = target[i] < 1 ? LATHE_DIM_NONE : lathe_dim_mul(c->g->dims, kept, lathe_shape_const(c, target[i]));
+    if (target[1] == -1 && row != LATHE_DIM_NONE && row == kept)
+        return false;
     return !lathe_dim_is_const(c->g->dims, batch, &first) || target[1] != first;
 }
 
