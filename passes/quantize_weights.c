@@ -124,7 +124,7 @@ static void largest(const float *w, int64_t k, float out[LANES]) {
 /* The scale of each column of the block. */
 static void choose_scales(const struct rounding *j, const float *w, float scale[LANES]) {
     static const float shares[] = {1.0f, 0.96f, 0.92f, 0.88f, 0.84f, 0.8f, 0.75f, 0.7f};
-    float top[LANES], best[LANES], limit = (float)j->settings->weight_max;
+    float top[LANES], best[LANES] = {0}, limit = (float)j->settings->weight_max;
     largest(w, j->k, top);
     for (size_t t = 0; t < sizeof shares / sizeof *shares; t++) {
         float s[LANES], inverse[LANES], error[LANES] = {0};
