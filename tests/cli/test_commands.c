@@ -140,6 +140,8 @@ static void refusals(void **state) {
         {"compile @m -o @t/x --target nosuch", 2, "cascadelake"},
         {"compile @m -o @t/x --target @t/none.yaml", 3, "none.yaml"},
         {"compile @m -o @t/x --precision f33", 2, "f33"},
+        {"compile @m -o @t/x --precision bf16 --target icelake", 4, "f32 int8"},
+        {"compile @m -o @t/x --precision bf16 --target znver4 --min-cosine 1", 5, "cosine"},
         {"compile @m -o @t/x --disable fuse_atention", 2, "fuse_attention"},
         {"compile @m -o @t/x --dump-after nosuch", 2, "nosuch"},
         {"compile @m -o @t/x --expect foo", 2, "foo"},
@@ -176,6 +178,21 @@ static json_t *parse(void) {
     json_t *o = json_loads(out, 0, NULL);
     assert_non_null(o);
     return o;
+}
+
+/* The precision of an artifact and of each of its layers is told, the fusions are the same. */
+static void in_bf16(void **state) {
+    (void)state;
+    assert_int_equal(run("compile @m -o @t/b.lathe --target znver4 --precision bf16 --expect fuse.attention==2 "
+                         "--expect fuse.gelu==2 --expect fuse.qkv==2 --check"),
+                     0);
+    assert_int_equal(run("inspect @t/b.lathe --json --check"), 0);
+    json_t *o = parse(), *layers = json_object_get(o, "quantization");
+    assert_string_equal(json_string_value(json_object_get(o, "precision")), "bf16");
+    assert_true(json_array_size(layers) >= 8);
+    assert_non_null(strstr(json_string_value(json_object_get(json_array_get(layers, 1), "scheme")), "bf16"));
+    json_decref(o);
+    assert_int_equal(run("verify @t/b.lathe --test-data @d --min-cosine 0.999"), 0);
 }
 
 /* One artifact through every command. */
@@ -295,10 +312,10 @@ static void labels(void **state) {
 }
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(help),         cmocka_unit_test(refusals),
-                                       cmocka_unit_test(whole_way),    cmocka_unit_test(same_bytes),
-                                       cmocka_unit_test(tables),       cmocka_unit_test(labels),
-                                       cmocka_unit_test(trial_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(help),       cmocka_unit_test(refusals),
+                                       cmocka_unit_test(in_bf16),    cmocka_unit_test(whole_way),
+                                       cmocka_unit_test(same_bytes), cmocka_unit_test(tables),
+                                       cmocka_unit_test(labels),     cmocka_unit_test(trial_refused)};
     if (argc != 4)
         return 2;
     lathe = argv[1];

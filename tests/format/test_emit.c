@@ -125,6 +125,43 @@ static void test_packed_weight(void **state) {
     free_built(&b);
 }
 
+/* The same for bf16: f32 is rounded half to even and stays finite, bf16 keeps its bits, odd k is padded. */
+static void test_packed_bf16(void **state) {
+    (void)state;
+    struct built b;
+    build_graph(&b,
+                "input %x : f32[batch, 3]\n"
+                "const %a : f32[2, 3] = {1.00390625, 1.01171875, 1.005, -3.4028234e38, 0.1, 3}\n" /* [n][k] */
+                "const %c : f16[3, 1] = {0.5, 0.0999755859375, 65504}\n"                          /* [k][n] */
+                "const %d : bf16[14, 3] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, "
+                "22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42}\n"
+                "%ct : f16[1, 3] = transpose(%c) {perm=[1, 0]}\n"
+                "%cf : f32[1, 3] = cast(%ct) {to=1}\n"
+                "%df : f32[14, 3] = cast(%d) {to=1}\n"
+                "%w : f32[17, 3] = concat(%a, %cf, %df) {axis=0}\n"
+                "%y : f32[batch, 17] = linear_bf16(%x, %w) {trans_b=1}\n"
+                "output %y as \"y\"\n",
+                NULL);
+    static const float first[3][3] = {
+        {1.0f, 1.015625f, 1.0078125f}, {-0x1.fep127f, 0x1.9ap-4f, 3}, {0.5f, 0x1.9ap-4f, 65536}};
+    const struct lathe_plan *p = &b.artifact->plan;
+    assert_int_equal(p->head->step_count, 1);
+    const struct lathe_fmt_value *w = &p->values[p->operands[p->steps[0].first_operand + 1]];
+    assert_int_equal(w->packing, 2);
+    assert_int_equal(w->dtype, LATHE_BF16);
+    assert_int_equal(w->bytes, 2 * 4 * 16 * 2);
+    const uint16_t *data = (const uint16_t *)(const void *)(b.artifact->weights + w->offset);
+    for (int n = 0; n < 32; n++)
+        for (int k = 0; k < 4; k++) {
+            float want = k == 3 || n >= 17 ? 0 : n < 3 ? first[n][k] : (float)((n - 3) * 3 + k + 1), got;
+            uint32_t bits = (uint32_t)data[n / 16 * 64 + k / 2 * 32 + n % 16 * 2 + k % 2] << 16;
+            memcpy(&got, &bits, sizeof got);
+            if (got != want)
+                fail_msg("(%d, %d) is %g, expected %g", k, n, (double)got, (double)want);
+        }
+    free_built(&b);
+}
+
 static void test_all_or_nothing(void **state) {
     (void)state;
     static struct lathe_diag why;
@@ -303,7 +340,8 @@ static void test_memory_plan(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_bytes),     cmocka_unit_test(test_compressed_weights),
-        cmocka_unit_test(test_packed_weight),  cmocka_unit_test(test_all_or_nothing),
+        cmocka_unit_test(test_packed_weight),
+        cmocka_unit_test(test_packed_bf16),  cmocka_unit_test(test_all_or_nothing),
         cmocka_unit_test(test_refused_graphs), cmocka_unit_test(test_packed_rows),
         cmocka_unit_test(test_memory_plan),
     };
