@@ -121,8 +121,12 @@ enum lathe_status lathe_session_exec(struct lathe_session *s, struct lathe_diag 
     enum lathe_status status = LATHE_OK;
     if (s->plan->head->prologue_steps > 0)
         status = prologue(s, diag);
-    if (status == LATHE_OK && s->plan->head->prologue_steps < s->plan->head->step_count)
-        lathe_pool_run(s->pool, region, s);
+    if (status == LATHE_OK && s->plan->head->prologue_steps < s->plan->head->step_count) {
+        if (s->alone)
+            region(s, &(struct lathe_team){0, 1, NULL});
+        else
+            lathe_pool_run(s->pool, region, s);
+    }
     if (atomic_load(&s->failed)) {
         for (unsigned i = 0; i < s->threads; i++)
             if (s->diags[i].status != LATHE_OK)

@@ -105,6 +105,7 @@ struct lathe_session_options {
     uint64_t cpu_mask;      /* CPU feature bits that may be used (targets/cpu_bits.def); 0: all */
     bool plain_c;           /* no instruction-set rows at all */
     unsigned poison;        /* not 0: fill the arena with this byte before each run (tests) */
+    bool always_share;      /* all threads take part in each run, however little work it has (tests) */
 };
 LATHE_NODISCARD enum lathe_status lathe_session_new(struct lathe_artifact *artifact,
                                                     const struct lathe_session_options *options,

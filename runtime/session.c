@@ -227,6 +227,7 @@ enum lathe_status lathe_session_new(struct lathe_artifact *artifact, const struc
     s->artifact = artifact;
     s->plan = &artifact->plan;
     s->poison = options->poison;
+    s->always_share = options->always_share;
     s->rows_key = -1;
     uint64_t mask = options->plain_c ? 0 : options->cpu_mask ? options->cpu_mask : UINT64_MAX;
     lathe_kernels_select(lathe_cpu_bits() & mask, &s->kernels);

@@ -42,6 +42,7 @@ struct lathe_session {
     struct lathe_kernels kernels;
     unsigned threads;
     unsigned poison;
+    bool always_share;
     int64_t *symbol_max; /* of this session */
 
     /* one mapping: arena, input buffers, scratch of each thread; untouched pages cost nothing */
@@ -65,6 +66,7 @@ struct lathe_session {
     struct lathe_diag *diags; /* one a thread */
     void *tables;             /* the allocation behind the arrays above */
 
+    bool alone;       /* the caller runs all steps: too little work to wake the other threads for */
     bool shape_known; /* dims and tensors fit the bindings */
     int64_t rows_key; /* sum of all row counts that the plan was laid out for; -1: none */
     bool has_output;

@@ -1,11 +1,11 @@
 /* Memory for weights in huge pages. A run of few tokens reads every weight once, and with pages of 4 KiB much of that
  * time goes into address translation.
  *
- * Measured with `lathe bench` and tests/bench/bench_start.c, weights mapped (4 KiB pages) -> read (2 MiB pages), medians
- * of alternating runs, 2 threads, a virtual EPYC, 30 Nov 2026, in milliseconds:
- *                                 8 tokens        16 tokens     128 tokens    opening to first result
- *   distilbert f32, 256 MiB     4.55 -> 3.79    7.02 -> 6.29   50.7 -> 46.8       20 -> 48
- *   distilbert int8, 138 MiB    1.23 -> 1.21                   16.1 -> 16.0        7 -> 17
+ * Measured with `lathe bench` and tests/bench/bench_start.c, weights mapped (4 KiB pages) -> read (2 MiB pages);
+ * medians of alternating runs, 2 threads, a virtual EPYC, 30 Nov 2026, in milliseconds:
+ *                              8 tokens        16 tokens      128 tokens     opening to first result
+ *   distilbert f32, 256 MiB    4.55 -> 3.79    7.02 -> 6.29   50.7 -> 46.8   20 -> 48
+ *   distilbert int8, 138 MiB   1.23 -> 1.21                   16.1 -> 16.0    7 -> 17
  * Resident memory is the same both ways: the pages of the file are not touched when they are copied. */
 #include "plan.h"
 

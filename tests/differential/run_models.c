@@ -120,7 +120,7 @@ static enum lathe_status build(struct job *j) {
 }
 
 static enum lathe_status run_fused(struct job *j, const struct lathe_feeds *feeds, FILE *f) {
-    const struct lathe_session_options options = {.threads = j->threads};
+    const struct lathe_session_options options = {.threads = j->threads, .always_share = true};
     struct lathe_checker checker;
     struct lathe_answers answers = {0};
     LATHE_TRY(lathe_checker_open(j->artifact, &options, &checker, &diag));

@@ -85,7 +85,8 @@ static int set_up(void **state) {
         ids[1][i] = i * 3 % 7;
         mask[i] = i % 3 > 0;
     }
-    return lathe_session_new(encoder.artifact, &(struct lathe_session_options){.threads = 3}, &session, NULL);
+    return lathe_session_new(encoder.artifact, &(struct lathe_session_options){.threads = 3, .always_share = true},
+                             &session, NULL);
 }
 
 static int tear_down(void **state) {

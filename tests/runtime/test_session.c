@@ -88,7 +88,8 @@ static void test_values(void **state) {
         segments[i] = i % 2;
     }
     for (unsigned threads = 1; threads <= 3; threads++) {
-        struct lathe_session *s = session(&(struct lathe_session_options){.threads = threads, .poison = 0xa5});
+        struct lathe_session *s =
+            session(&(struct lathe_session_options){.threads = threads, .poison = 0xa5, .always_share = true});
         assert_int_equal(lathe_session_threads(s), threads);
         set(s, "input_ids", B, S, ids);
         set(s, "attention_mask", B, S, mask);
@@ -246,7 +247,8 @@ static void test_same_bits(void **state) {
     }
     for (unsigned threads = 1; threads <= 3; threads++)
         for (unsigned poison = 0; poison < 256; poison += 85) {
-            struct lathe_session *s = session(&(struct lathe_session_options){.threads = threads, .poison = poison});
+            struct lathe_session *s = session(&(struct lathe_session_options){
+                .threads = threads, .poison = poison, .always_share = threads % 2 == 0});
             for (int64_t batch = 1; batch <= 8; batch += 3) {
                 set(s, "input_ids", batch, 4, ids);
                 set(s, "attention_mask", batch, 4, mask);
@@ -261,7 +263,7 @@ static void test_same_bits(void **state) {
 }
 
 static void *many_runs(void *arg) {
-    struct lathe_session *s = session(&(struct lathe_session_options){.threads = 2});
+    struct lathe_session *s = session(&(struct lathe_session_options){.threads = 2, .always_share = true});
     int64_t ids[12], mask[12];
     float first[12 * 20];
     int seed = *(int *)arg;
