@@ -8,32 +8,12 @@
 #ifndef LATHE_GEMM_BODY_H
 #define LATHE_GEMM_BODY_H
 
+#include "activate_body.h"
 #include "kernel.h"
-#include "math_body.h"
 #include "unroll.h"
 
 #define GEMM_VP          (16 / VN) /* vectors a panel */
 #define GEMM_MAX_VECTORS 8
-
-static inline vf gemm_activate(enum lathe_activation activation, float alpha, vf x) {
-    switch (activation) {
-    case LATHE_ACT_RELU:
-        return v_max(v_set1(0.0f), x);
-    case LATHE_ACT_GELU:
-        return v_gelu(x);
-    case LATHE_ACT_GELU_TANH:
-        return v_gelu_tanh(x);
-    case LATHE_ACT_QUICK_GELU:
-        return v_quick_gelu(x, v_set1(alpha));
-    case LATHE_ACT_SILU:
-        return v_silu(x);
-    case LATHE_ACT_TANH:
-        return v_tanh(x);
-    case LATHE_ACT_NONE:
-        break;
-    }
-    return x;
-}
 
 /* c = epilogue(sums) for one activation; sums lie in lines of `ld`. */
 static inline __attribute__((always_inline)) void gemm_finish_rows(enum lathe_activation activation, size_t rows,
@@ -52,7 +32,7 @@ static inline __attribute__((always_inline)) void gemm_finish_rows(enum lathe_ac
                 x = x * scale;
             if (e->bias)
                 x = x + (whole ? v_load(e->bias + column + j) : v_load_n(e->bias + column + j, n));
-            x = gemm_activate(activation, e->alpha, x);
+            x = v_activate(activation, e->alpha, x);
             if (residual)
                 x = x + (whole ? v_load(residual + j) : v_load_n(residual + j, n));
             if (whole)

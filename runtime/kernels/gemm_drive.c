@@ -5,6 +5,8 @@
  * sums go on from what C holds. */
 #include "gemm_drive.h"
 
+#include "gemm_split.h"
+
 #include <string.h>
 
 #define A_FLOATS  ((size_t)98304) /* packed block of A: 384 KB */
@@ -147,34 +149,9 @@ void lathe_gemm_f32_part(const struct lathe_kernels *kernels, const struct lathe
     }
 }
 
-/* The grid of parts, tm x tn = threads, whose largest part costs least: products, then what each row (packing) and each
- * panel (reading B) costs on top, in units of half a product of a row by a panel. */
-static unsigned row_parts(const struct lathe_gemm_f32 *p, unsigned threads, size_t panels) {
-    unsigned best = 1;
-    uint64_t least = UINT64_MAX;
-    for (unsigned tm = 1; tm <= threads; tm++) {
-        if (threads % tm != 0)
-            continue;
-        unsigned tn = threads / tm;
-        uint64_t rows = (p->m + tm - 1) / tm, width = (panels + tn - 1) / tn;
-        uint64_t cost = 2 * rows * width + rows + 8 * width;
-        if (cost < least) {
-            least = cost;
-            best = tm;
-        }
-    }
-    return best;
-}
-
 void lathe_gemm_f32_team(const struct lathe_kernels *kernels, const struct lathe_gemm_f32 *p,
                          const struct lathe_team *team, void *scratch) {
-    size_t panels = (p->n + 15) / 16;
-    unsigned tm = row_parts(p, team->count, panels), tn = team->count / tm;
-    unsigned im = team->index % tm, in = team->index / tm;
-    size_t m0 = p->m * im / tm, m1 = p->m * (im + 1) / tm;
-    /* Whole panel groups for each thread when there are many. */
-    size_t unit = panels >= 16 * (size_t)tn ? kernels->gemm_f32.nr / 16 : 1;
-    size_t units = (panels + unit - 1) / unit;
-    size_t n0 = minimum(p->n, units * in / tn * unit * 16), n1 = minimum(p->n, units * (in + 1) / tn * unit * 16);
-    lathe_gemm_f32_part(kernels, p, m0, m1, n0, n1, scratch);
+    struct lathe_gemm_split split = {p->m, p->n, kernels->gemm_f32.nr / 16, 1, 8};
+    struct lathe_gemm_part part = lathe_gemm_part_of(&split, team);
+    lathe_gemm_f32_part(kernels, p, part.m0, part.m1, part.n0, part.n1, scratch);
 }
