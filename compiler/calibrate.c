@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define KEEP_ROWS 256 /* of each input; a multiple of 2 */
+#define KEEP_ROWS 256 /* of each input; half of that for large models; multiples of 2 */
+#define LARGE     4e7 /* multiply-adds a row */
 
 /* ---- made-up inputs */
 
@@ -104,10 +105,10 @@ static void remove_outputs(struct calibrating *c) {
 
 /* ---- looking at a run */
 
-static void keep_row(struct lathe_calibration_input *in, const float *row) {
+static void keep_row(struct lathe_calibration_input *in, const float *row, int64_t most) {
     if (in->seen++ % in->stride)
         return;
-    if (in->rows == KEEP_ROWS) { /* every other row makes room */
+    if (in->rows == most) { /* every other row makes room */
         in->rows /= 2;
         for (int64_t r = 1; r < in->rows; r++)
             memcpy(in->sample + r * in->k, in->sample + 2 * r * in->k, (size_t)in->k * sizeof *in->sample);
@@ -118,7 +119,7 @@ static void keep_row(struct lathe_calibration_input *in, const float *row) {
     memcpy(in->sample + in->rows++ * in->k, row, (size_t)in->k * sizeof *in->sample);
 }
 
-static void look_at_row(struct lathe_calibration_input *in, const float *row) {
+static void look_at_row(struct lathe_calibration_input *in, const float *row, int64_t most) {
     for (int64_t i = 0; i < in->k; i++) {
         float v = row[i], size = fabsf(v);
         if (!isfinite(v))
@@ -127,7 +128,7 @@ static void look_at_row(struct lathe_calibration_input *in, const float *row) {
         in->low = v < in->low ? v : in->low;
         in->high = v > in->high ? v : in->high;
     }
-    keep_row(in, row);
+    keep_row(in, row, most);
 }
 
 /* Rows at mask 0 are padding, where the tensor has a row for each place of the mask. */
@@ -146,7 +147,7 @@ static enum lathe_status look(struct calibrating *c, const struct lathe_artifact
         int64_t rows = (int64_t)(v->bytes / sizeof(float)) / in->k;
         for (int64_t r = 0; r < rows; r++)
             if (!is_padding(m >= 0 ? &feeds->at[m] : NULL, rows, r))
-                look_at_row(in, (const float *)v->data + r * in->k);
+                look_at_row(in, (const float *)v->data + r * in->k, c->work > LARGE ? KEEP_ROWS / 2 : KEEP_ROWS);
         if (!in->finite && c->options->data)
             return lathe_fail(c->diag, LATHE_MSG_CALIBRATION_VALUE, "%s: tensor '%s' has an infinity or NaN", sample,
                               c->g->values[in->value].name);
@@ -187,25 +188,54 @@ static int64_t rows_seen(const struct calibrating *c) {
     return most;
 }
 
+/* The input of token ids: the one with the largest table; -1 when there is none. */
+static int ids_of(const struct lathe_artifact *a) {
+    int found = -1;
+    int64_t limit = 0;
+    for (unsigned i = 0; i < lathe_artifact_input_count(a); i++) {
+        const struct lathe_port *p = lathe_artifact_input(a, i);
+        if (p->rank != 2 || !lathe_dtype_is_integer(p->dtype) || p->id_limit <= limit)
+            continue;
+        limit = p->id_limit;
+        found = (int)i;
+    }
+    return found;
+}
+
 /* Text opens and closes with tokens that drive some columns far out: those of the common tokenizers take turns at the
  * ends. For other vocabularies they are tokens like any. */
 static void close_as_text(const struct lathe_artifact *a, struct lathe_feeds *feeds, unsigned turn) {
     static const int ends[][2] = {{101, 102}, {0, 2}, {101, 102}, {1, 2}, {0, 2}, {101, 102}, {2, 3}, {101, 102}};
     const int *pair = ends[turn % (sizeof ends / sizeof *ends)];
-    struct lathe_data_tensor *ids = NULL;
-    int64_t limit = 0;
-    for (unsigned i = 0; i < feeds->count; i++) {
-        const struct lathe_port *p = lathe_artifact_input(a, i);
-        if (p->rank != 2 || !lathe_dtype_is_integer(p->dtype) || p->id_limit <= limit)
-            continue;
-        limit = p->id_limit;
-        ids = &feeds->at[i];
-    }
-    if (!ids || limit <= pair[1] || limit < 1000 || ids->dims[1] < 2)
+    int at = ids_of(a);
+    int64_t limit = at < 0 ? 0 : lathe_artifact_input(a, (unsigned)at)->id_limit;
+    if (limit < 1000 || feeds->at[at].dims[1] < 2)
         return;
+    struct lathe_data_tensor *ids = &feeds->at[at];
     for (int64_t b = 0; b < ids->dims[0]; b++) {
         lathe_element_set(ids->dtype, ids->data, (size_t)(b * ids->dims[1]), pair[0]);
         lathe_element_set(ids->dtype, ids->data, (size_t)((b + 1) * ids->dims[1] - 1), pair[1]);
+    }
+}
+
+#define SENTENCE(...) {(const uint16_t[]){__VA_ARGS__}, sizeof((const uint16_t[]){__VA_ARGS__}) / sizeof(uint16_t)},
+static const struct {
+    const uint16_t *ids;
+    size_t count;
+} sentences[] = {
+#include "calibration_text.def"
+};
+#undef SENTENCE
+#define SENTENCES  (sizeof sentences / sizeof *sentences)
+#define BERT_TABLE 30522
+
+/* Sentence `turn` instead of made-up ids, as many of its tokens as there is room for. */
+static void put_sentence(struct lathe_data_tensor *ids, unsigned turn) {
+    size_t columns = (size_t)ids->dims[1], rows = (size_t)ids->dims[0];
+    for (size_t i = 0; i < rows * columns; i++) {
+        size_t t = (turn + i / columns) % SENTENCES, at = i % columns, count = sentences[t].count;
+        /* a fixed length that is longer is filled by the sentence again, without its first token */
+        lathe_element_set(ids->dtype, ids->data, i, sentences[t].ids[at < count ? at : 1 + (at - 1) % (count - 1)]);
     }
 }
 
@@ -214,18 +244,24 @@ static enum lathe_status run_made_up(struct calibrating *c, struct lathe_artifac
     double affordable = c->work > 0 ? WORK / c->work : MOST_ROWS;
     int64_t wanted = affordable < LEAST_ROWS ? LEAST_ROWS : affordable > MOST_ROWS ? MOST_ROWS : (int64_t)affordable;
     int64_t longest = lathe_artifact_max_length(a);
-    unsigned i = 0;
-    for (; i < MOST_RUNS && (i == 0 || rows_seen(c) < wanted); i++) {
-        int64_t seq = lengths[i % (sizeof lengths / sizeof *lengths)];
+    int ids = ids_of(a);
+    bool text = ids >= 0 && lathe_artifact_input(a, (unsigned)ids)->id_limit == BERT_TABLE;
+    unsigned i = 0, most = text ? SENTENCES : MOST_RUNS;
+    for (; i < most && (i == 0 || rows_seen(c) < wanted); i++) {
+        int64_t seq = text ? (int64_t)sentences[i].count : lengths[i % (sizeof lengths / sizeof *lengths)];
         seq = longest > 0 && seq > longest ? longest : seq;
         struct lathe_feed_spec spec = {
             .batch = 1, .seq = seq, .seed = 1000 + i, .frequent = i % 4 == 3 ? 5 : 1000, .plain = true};
         struct lathe_feeds feeds = {0};
         LATHE_TRY(lathe_feeds_make(a, &spec, &feeds, c->diag));
-        close_as_text(a, &feeds, i);
+        if (text)
+            put_sentence(&feeds.at[ids], i);
+        else
+            close_as_text(a, &feeds, i);
         LATHE_TRY(run_sample(c, a, s, &feeds, "made-up inputs"));
     }
-    snprintf(c->out->source, sizeof c->out->source, "%u runs on made-up inputs, %lld rows", i, (long long)rows_seen(c));
+    snprintf(c->out->source, sizeof c->out->source, "%u %s, %lld rows", i,
+             text ? "sentences in the vocabulary of BERT uncased" : "runs on made-up inputs", (long long)rows_seen(c));
     return LATHE_OK;
 }
 

@@ -25,7 +25,7 @@
 #include <string.h>
 
 #define LANES      16
-#define SWEEPS     2
+#define SWEEPS     1
 #define RIDGE      2.0f
 #define TRIAL_ROWS 64
 #define WORSE      1.5 /* squared error of a sample with smoothing, relative: above this it is left out */
@@ -182,14 +182,11 @@ static void judge_block(const struct rounding *j, int64_t first, const float *w,
     struct lanes mean = {0};
     float weights = 0;
     for (int64_t r = 0; r < j->rows; r++) {
-        struct lanes off = lanes_load(e + r * LANES);
-        for (int64_t i = 0; i < j->k; i++)
-            lanes_add(&off, j->noise[r * j->k + i], lanes_load(q + i * LANES));
-        lanes_add(&mean, j->weight[r], off);
+        lanes_add(&mean, j->weight[r], lanes_load(e + r * LANES));
         weights += j->weight[r] * j->weight[r];
     }
     for (int c = 0; c < LANES / 4; c++)
-        mean.v[c] /= weights;
+        mean.v[c] /= weights > 0 ? weights : 1;
     double error[LANES] = {0}, size[LANES] = {0};
     for (int64_t r = 0; r < j->held; r++) {
         struct lanes off = {0}, y = {0};
