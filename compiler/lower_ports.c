@@ -96,17 +96,29 @@ static uint32_t default_of(const struct lathe_value *v) {
     return LATHE_DEFAULT_NONE;
 }
 
-/* One row a token: the first two sizes are those of an input [B,S] of ids or of a mask. */
+/* The input that marks real tokens; LATHE_NONE when there is none. */
+static lathe_value_id token_mask(struct lathe_graph *g) {
+    lathe_value_id mask = LATHE_NONE;
+    for (uint32_t i = 0; i < g->input_count; i++) {
+        const struct lathe_value *v = lathe_value_at(g, g->inputs[i]);
+        if (!strcmp(v->name, "attention_mask"))
+            return g->inputs[i];
+        if (mask == LATHE_NONE && v->rank == 2 && strstr(v->name, "mask"))
+            mask = g->inputs[i];
+    }
+    return mask;
+}
+
+/* One row a token: the first two sizes are those of the mask [B,S], or of integers [B,S] where there is no mask. */
 static bool is_per_token(struct lathe_graph *g, lathe_value_id out) {
     const struct lathe_value *v = lathe_value_at(g, out);
+    lathe_value_id mask = token_mask(g);
     if (v->rank < 2)
         return false;
-    if (v->producer != LATHE_NONE && lathe_node_at(g, v->producer)->op == LATHE_OP_UNPACK_ROWS)
-        return true;
     for (uint32_t i = 0; i < g->input_count; i++) {
         const struct lathe_value *in = lathe_value_at(g, g->inputs[i]);
+        bool tokens = mask == LATHE_NONE ? lathe_dtype_is_integer(in->dtype) : g->inputs[i] == mask;
         int64_t fixed;
-        bool tokens = lathe_dtype_is_integer(in->dtype) || strstr(in->name, "mask");
         if (in->rank == 2 && tokens &&
             lathe_dim_resolve(g->dims, in->dims[0]) == lathe_dim_resolve(g->dims, v->dims[0]) &&
             lathe_dim_resolve(g->dims, in->dims[1]) == lathe_dim_resolve(g->dims, v->dims[1]) &&

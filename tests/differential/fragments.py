@@ -38,7 +38,7 @@ def linear(g, x, n_in, n_out, name, bias=True, rank=3):
             y = g.add(g.add(y, g.const(b), "bias_order"), g.const(b[::-1].copy()))
         elif how == "row":
             y = g.add(y, g.const(b[None]), "bias_order")
-        elif how == "rank3":
+        elif how == "rank3" and rank == 3:
             y = g.add(y, g.const(b[None, None]), "bias_order")
         elif how == "scalar":
             y = g.add(y, g.const(b[:1]), "bias_order")
