@@ -1,5 +1,5 @@
-/* The run: one region in which all threads walk the steps together. Nothing here allocates or calls the system; the
- * threads wait for each other only before a step that depends on what another thread may still be doing. */
+/* The run: phases of steps that all threads walk together. Nothing here allocates or calls the system; the threads wait
+ * for each other only before a step that depends on what another thread may still be doing. */
 #include "row_map.h"
 #include "session.h"
 
@@ -65,22 +65,19 @@ static void fail_step(struct lathe_session *s, uint32_t index, enum lathe_status
     atomic_store(&s->failed, 1);
 }
 
-static void region(void *user, const struct lathe_team *team) {
+/* One part of a phase: the steps up to the next place where threads meet. */
+static void phase(void *user, const struct lathe_team *team, unsigned index) {
     struct lathe_session *s = user;
     const struct lathe_team alone = {0, 1, NULL};
-    for (uint32_t i = s->plan->head->prologue_steps; i < s->plan->head->step_count; i++) {
+    for (uint32_t i = s->phases[index]; i < s->phases[index + 1]; i++) {
         const struct lathe_step_state *st = &s->steps[i];
-        if (st->wait_before) {
-            lathe_team_wait(team);
-            if (atomic_load_explicit(&s->failed, memory_order_relaxed))
-                return;
-        }
         if (st->solo && team->index != 0)
             continue;
+        if (atomic_load_explicit(&s->failed, memory_order_relaxed))
+            return;
         enum lathe_status status = run_step(s, i, st->solo ? &alone : team, team->index);
         if (status != LATHE_OK) {
             fail_step(s, i, status, team->index);
-            lathe_team_break(team);
             return;
         }
     }
@@ -123,9 +120,10 @@ enum lathe_status lathe_session_exec(struct lathe_session *s, struct lathe_diag 
         status = prologue(s, diag);
     if (status == LATHE_OK && s->plan->head->prologue_steps < s->plan->head->step_count) {
         if (s->alone)
-            region(s, &(struct lathe_team){0, 1, NULL});
+            for (unsigned i = 0; i < s->phase_count; i++)
+                phase(s, &(struct lathe_team){0, 1, NULL}, i);
         else
-            lathe_pool_run(s->pool, region, s);
+            lathe_pool_run_phases(s->pool, phase, s, s->phase_count);
     }
     if (atomic_load(&s->failed)) {
         for (unsigned i = 0; i < s->threads; i++)

@@ -39,6 +39,7 @@ static void cut_tables(struct lathe_session *s, struct cutter *c) {
     s->tensors = cut(c, h->value_count, sizeof *s->tensors);
     s->input_values = cut(c, h->value_count, sizeof *s->input_values);
     s->steps = cut(c, h->step_count, sizeof *s->steps);
+    s->phases = cut(c, (size_t)h->step_count + 1, sizeof *s->phases);
     s->attrs = cut(c, h->attr_count, sizeof *s->attrs);
     s->ints = cut(c, h->int_count, sizeof *s->ints);
     s->operands = cut(c, h->operand_count, sizeof *s->operands);

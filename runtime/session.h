@@ -28,7 +28,6 @@ struct lathe_step_state {
     struct lathe_tensor *const *out;
     uint16_t n_in, n_out;
     bool solo;        /* thread 0 alone runs it: too little work to share */
-    bool wait_before; /* a barrier stands before it */
     bool needs_rows;  /* its sizes follow from the prologue */
     bool flags_rows;  /* it has keys, and a row without any is to be told */
     /* the steps before it that touch bytes it writes, or write bytes it touches; the nearest first */
@@ -60,6 +59,8 @@ struct lathe_session {
     int64_t *ints;
     struct lathe_tensor **operands;
     uint32_t *conflicts;
+    uint32_t *phases; /* first step of each phase of the run, then step_count */
+    unsigned phase_count;
     uint32_t *input_values; /* values that lie in an input: the inputs themselves and views of them */
     uint32_t input_value_count;
     struct lathe_tensor_view *outputs;

@@ -80,11 +80,14 @@ static bool is_small(const struct lathe_step_state *st) {
     for (unsigned i = 0; i < st->n_out; i++)
         out += tensor_bytes(st->out[i]);
     switch (st->op->op) {
+    case LATHE_OP_GEMM:
+        if (st->n_in > 2 && st->in[2]) /* it waits inside for the product, which parts must not */
+            return true;
+        /* fallthrough */
     case LATHE_OP_LINEAR:
     case LATHE_OP_LINEAR_BF16:
     case LATHE_OP_LINEAR_Q8:
     case LATHE_OP_MATMUL:
-    case LATHE_OP_GEMM:
     case LATHE_OP_CONV:
     case LATHE_OP_MATMUL_INTEGER:
     case LATHE_OP_MATMUL_NBITS: {
@@ -147,31 +150,28 @@ static double step_work(const struct lathe_step_state *st) {
 }
 
 /* Where threads meet: before a step that conflicts with one since the last barrier, unless one thread runs both. */
-static void set_barriers(struct lathe_session *s) {
-    uint32_t last_barrier = 0;
+static void set_phases(struct lathe_session *s) {
+    uint32_t prologue = s->plan->head->prologue_steps, count = s->plan->head->step_count, last = prologue;
     double work = 0;
-    for (uint32_t i = s->plan->head->prologue_steps; i < s->plan->head->step_count; i++)
+    for (uint32_t i = prologue; i < count; i++)
         work += step_work(&s->steps[i]);
     s->alone = s->threads < 2 || (work < ALONE_WORK && !s->always_share);
-    for (uint32_t i = 0; i < s->plan->head->step_count; i++) {
+    s->phases[0] = prologue; /* its steps are run by the caller before the threads start */
+    s->phase_count = 1;
+    for (uint32_t i = 0; i < count; i++) {
         struct lathe_step_state *st = &s->steps[i];
         st->solo = s->alone || is_small(st);
-        st->wait_before = false;
-        if (i < s->plan->head->prologue_steps) { /* run by the caller before the threads start */
-            last_barrier = i + 1;
-            continue;
-        }
-        for (uint32_t c = 0; c < st->conflict_count; c++) {
+        for (uint32_t c = 0; i >= prologue && c < st->conflict_count; c++) {
             uint32_t other = s->conflicts[st->first_conflict + c];
-            if (other < last_barrier)
+            if (other < last)
                 break;
             if (!(st->solo && s->steps[other].solo)) {
-                st->wait_before = true;
-                last_barrier = i;
+                s->phases[s->phase_count++] = last = i;
                 break;
             }
         }
     }
+    s->phases[s->phase_count] = count;
 }
 
 static enum lathe_status check_scratch(struct lathe_session *s, bool rows, struct lathe_diag *diag) {
@@ -297,7 +297,7 @@ enum lathe_status lathe_session_shape(struct lathe_session *s, bool *empty, stru
         LATHE_TRY(set_tensors(s, true, diag));
     }
     if (s->plan->head->prologue_steps == 0) {
-        set_barriers(s);
+        set_phases(s);
         set_output_views(s, false);
     }
     s->shape_known = true;
@@ -332,7 +332,7 @@ enum lathe_status lathe_session_shape_rows(struct lathe_session *s, struct lathe
     LATHE_TRY(set_tensors(s, true, diag));
     LATHE_TRY(set_attrs(s, true, diag));
     LATHE_TRY(check_scratch(s, true, diag));
-    set_barriers(s);
+    set_phases(s);
     set_output_views(s, false);
     s->rows_key = key;
     return LATHE_OK;

@@ -1,6 +1,7 @@
-/* The thread pool of a session: `count` threads, the caller being thread 0, which run one function together. A run is
- * one region: workers wake once, and steps inside it are separated by lathe_team_wait on a spinning barrier.
- * Waiting spins for at most 50 us (not at all under a CPU quota), then sleeps; an idle pool costs nothing. */
+/* The thread pool of a session: `count` threads, the caller being thread 0, which run one function together. Workers
+ * wake once a run. A run is either one region, whose threads may meet at lathe_team_wait, or phases, which need no
+ * thread but the caller (a session's run). Waiting spins for at most 50 us (not at all under a CPU quota), then sleeps;
+ * an idle pool costs nothing. */
 #ifndef LATHE_THREADS_H
 #define LATHE_THREADS_H
 
@@ -9,8 +10,8 @@
 struct lathe_pool;
 
 struct lathe_pool_options {
-    unsigned threads;     /* 0: lathe_default_threads() */
-    const int *cores;     /* CPU numbers to pin thread i to, core_count of them; NULL: not pinned */
+    unsigned threads; /* 0: lathe_default_threads() */
+    const int *cores; /* CPU numbers to pin thread i to, core_count of them; NULL: not pinned */
     unsigned core_count;
 };
 
@@ -21,21 +22,29 @@ unsigned lathe_pool_threads(const struct lathe_pool *pool);
 /* Runs fn on every thread of the pool and returns when all are done. Not reentrant; one caller at a time. */
 void lathe_pool_run(struct lathe_pool *pool, void (*fn)(void *user, const struct lathe_team *team), void *user);
 
+/* Runs phases 0 to count - 1 in order, each as one part a thread: fn(user, team, phase) is called once for each
+ * team->index of each phase, and a phase starts when all parts of the one before are done. Part i belongs to thread i,
+ * but one that is late (asleep, or its CPU taken by another process) is not waited for: whoever is done takes its part.
+ * Parts of one index never overlap in time. fn must not wait for other parts: team->barrier is NULL. */
+void lathe_pool_run_phases(struct lathe_pool *pool,
+                           void (*fn)(void *user, const struct lathe_team *team, unsigned phase), void *user,
+                           unsigned count);
+
 #define LATHE_MAX_THREADS 256
 
-/* A barrier that a thread has broken lets everybody through until lathe_pool_run returns: a step that fails on one thread
- * must not leave the others waiting inside it. */
+/* A barrier that a thread has broken lets everybody through until lathe_pool_run returns: a step that fails on one
+ * thread must not leave the others waiting inside it. */
 void lathe_team_break(const struct lathe_team *team);
 /* True when options asked for cores and a thread could not be pinned (it then runs unpinned). */
 bool lathe_pool_pin_failed(const struct lathe_pool *pool);
 
 /* What decides the number of threads. */
 struct lathe_thread_budget {
-    unsigned affinity;  /* CPUs of the affinity mask */
-    unsigned cores;     /* physical cores among them; 0 unknown */
-    unsigned quota;     /* ceil(quota / period) of the control group; 0: no limit */
-    unsigned threads;   /* the number chosen */
-    char warning[192];  /* "" or one line about a quota that cannot be read */
+    unsigned affinity; /* CPUs of the affinity mask */
+    unsigned cores;    /* physical cores among them; 0 unknown */
+    unsigned quota;    /* ceil(quota / period) of the control group; 0: no limit */
+    unsigned threads;  /* the number chosen */
+    char warning[192]; /* "" or one line about a quota that cannot be read */
 };
 /* The environment variable LATHE_CGROUP_ROOT names another folder than /sys/fs/cgroup. */
 void lathe_thread_budget(struct lathe_thread_budget *out);

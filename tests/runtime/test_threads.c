@@ -181,6 +181,98 @@ static void test_broken_barrier(void **state) {
     lathe_pool_free(&pool);
 }
 
+/* ---- phases */
+
+#define PARTS  8
+#define PHASES 40
+
+struct walk {
+    unsigned run, threads;
+    unsigned at[PARTS]; /* phases done of each part; plain, as parts of one index never overlap */
+    atomic_uint sum;
+    atomic_bool wrong;
+};
+
+/* Each part is called once a phase, in order, and no part of a phase before all of the one before are done. */
+static void walk_part(void *user, const struct lathe_team *team, unsigned phase) {
+    struct walk *w = user;
+    if (team->count != w->threads || team->index >= w->threads || w->at[team->index]++ != phase)
+        atomic_store(&w->wrong, true);
+    if (atomic_load(&w->sum) < phase * w->threads)
+        atomic_store(&w->wrong, true);
+    if ((phase + w->run) % 13 == 0 && team->index == w->run % w->threads) /* long enough for the others to sleep */
+        nanosleep(&(struct timespec){0, 100000}, NULL);
+    if (team->index)
+        lathe_team_wait(team); /* does nothing */
+    atomic_fetch_add(&w->sum, 1);
+}
+
+static void test_phases(void **state) {
+    (void)state;
+    for (unsigned threads = 1; threads <= PARTS; threads++) {
+        struct lathe_pool *pool = NULL;
+        assert_int_equal(lathe_pool_new(&(struct lathe_pool_options){.threads = threads}, &pool, NULL), LATHE_OK);
+        for (unsigned run = 0; run < 300; run++) {
+            unsigned count = run % PHASES;
+            struct walk *w = calloc(1, sizeof *w); /* freed at once: a late worker must not touch it */
+            assert_non_null(w);
+            w->run = run;
+            w->threads = threads;
+            lathe_pool_run_phases(pool, walk_part, w, count);
+            assert_false(atomic_load(&w->wrong));
+            assert_int_equal(atomic_load(&w->sum), count * threads);
+            for (unsigned i = 0; i < threads; i++)
+                assert_int_equal(w->at[i], count);
+            free(w);
+            if (run % 50 == 7) { /* the other kind of run in between */
+                struct job *j = calloc(1, sizeof *j);
+                assert_non_null(j);
+                lathe_pool_run(pool, phases, j);
+                assert_false(atomic_load(&j->wrong));
+                free(j);
+            }
+        }
+        lathe_pool_free(&pool);
+    }
+}
+
+static void nothing(void *user, const struct lathe_team *team, unsigned phase) {
+    (void)team;
+    (void)phase;
+    atomic_fetch_add((atomic_uint *)user, 1);
+}
+
+static void empty_region(void *user, const struct lathe_team *team) {
+    (void)team;
+    (void)user;
+}
+
+/* Workers that get no CPU are not waited for: here all share one CPU with the caller, which does not sleep. */
+static void test_late_workers(void **state) {
+    (void)state;
+    cpu_set_t before, one;
+    sched_getaffinity(0, sizeof before, &before);
+    CPU_ZERO(&one);
+    for (int i = 0; i < CPU_SETSIZE && !CPU_COUNT(&one); i++)
+        if (CPU_ISSET(i, &before))
+            CPU_SET(i, &one);
+    sched_setaffinity(0, sizeof one, &one);
+    struct lathe_pool *pool = NULL;
+    assert_int_equal(lathe_pool_new(&(struct lathe_pool_options){.threads = 4}, &pool, NULL), LATHE_OK);
+    lathe_pool_run(pool, empty_region, NULL);
+    struct timespec a, b;
+    atomic_uint calls = 0;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &a);
+    for (int run = 0; run < 1000; run++)
+        lathe_pool_run_phases(pool, nothing, &calls, 50);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &b);
+    assert_int_equal(atomic_load(&calls), 1000 * 50 * 4);
+    double used = (double)(b.tv_sec - a.tv_sec) + (double)(b.tv_nsec - a.tv_nsec) * 1e-9;
+    assert_true(used < 1.0); /* 200000 parts: no waiting by spinning */
+    lathe_pool_free(&pool);
+    sched_setaffinity(0, sizeof before, &before);
+}
+
 /* A pool that waits uses no CPU time. */
 static void test_idle(void **state) {
     (void)state;
@@ -190,6 +282,9 @@ static void test_idle(void **state) {
     assert_non_null(j);
     lathe_pool_run(pool, phases, j);
     free(j);
+    atomic_uint calls = 0;
+    lathe_pool_run_phases(pool, nothing, &calls, 10);
+    assert_int_equal(atomic_load(&calls), 30);
     nanosleep(&(struct timespec){0, 20000000}, NULL);
     struct timespec a, b;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &a);
@@ -228,7 +323,8 @@ static void test_pinning(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_quota),          cmocka_unit_test(test_affinity), cmocka_unit_test(test_pool),
-        cmocka_unit_test(test_broken_barrier), cmocka_unit_test(test_idle),     cmocka_unit_test(test_pinning),
+        cmocka_unit_test(test_broken_barrier), cmocka_unit_test(test_idle),     cmocka_unit_test(test_phases),
+        cmocka_unit_test(test_late_workers),   cmocka_unit_test(test_pinning),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
