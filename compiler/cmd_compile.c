@@ -123,20 +123,31 @@ static void show_graph(void *user, const char *pass, const char *text) {
 
 /* ---- the command */
 
-/* Options that later versions have: understood, so that a wrong value is told apart from a missing feature. */
-static enum lathe_status refuse_later(const struct request *q, struct lathe_diag *diag) {
+static enum lathe_status read_bucket(struct request *q, struct lathe_diag *diag) {
     for (unsigned i = 0; i < q->buckets.count; i++) {
         long long b, s;
         char extra;
         if (sscanf(q->buckets.at[i], "%lldx%lld%c", &b, &s, &extra) != 2 || b < 1 || s < 1)
             return lathe_fail(diag, LATHE_MSG_OPTION_VALUE, "--bucket: expected BATCHxSEQ such as 4x128, found '%s'",
                               q->buckets.at[i]);
+        q->options.bucket_batch = b;
+        q->options.bucket_seq = s;
     }
-    const char *later = q->buckets.count ? "--bucket"
-                        : q->pooling     ? "--pooling"
-                        : q->tokenizer   ? "--tokenizer"
-                        : q->normalize   ? "--normalize"
-                                         : NULL;
+    if (q->buckets.count > 1)
+        return lathe_fail(diag, LATHE_MSG_OPTION_UNSUPPORTED,
+                          "--bucket: this version takes one bucket an artifact, found %u", q->buckets.count);
+    if (q->buckets.count && (q->options.max_batch || q->options.max_seq))
+        return lathe_fail(diag, LATHE_MSG_ARGUMENTS, "--bucket fixes batch and length: --max-batch and --max-seq "
+                                                     "contradict it");
+    return LATHE_OK;
+}
+
+/* Options that later versions have: understood, so that a wrong value is told apart from a missing feature. */
+static enum lathe_status refuse_later(const struct request *q, struct lathe_diag *diag) {
+    const char *later = q->pooling     ? "--pooling"
+                        : q->tokenizer ? "--tokenizer"
+                        : q->normalize ? "--normalize"
+                                       : NULL;
     if (!later)
         return LATHE_OK;
     return lathe_fail(diag, LATHE_MSG_OPTION_UNSUPPORTED, "%s: this version does not have it yet", later);
@@ -167,6 +178,7 @@ static enum lathe_status prepare(struct request *q, struct lathe_diag *diag) {
     if (q->has_min_cosine && !(o->min_cosine > 0 && o->min_cosine <= 1))
         return lathe_fail(diag, LATHE_MSG_OPTION_VALUE, "--min-cosine: expected a number above 0 and up to 1, found %g",
                           o->min_cosine);
+    LATHE_TRY(read_bucket(q, diag));
     LATHE_TRY(refuse_later(q, diag));
     LATHE_TRY(check_pass_names(q, diag));
     o->verify = q->verify ? LATHE_VERIFY_ALWAYS : q->no_verify ? LATHE_VERIFY_NEVER : LATHE_VERIFY_AUTO;
@@ -332,7 +344,11 @@ int lathe_cmd_compile(int argc, char **argv) {
          .kind = LATHE_OPTION_FLAG,
          .into = &q.verbose,
          .help = "name each stage on standard error"},
-        {.name = "bucket", .kind = LATHE_OPTION_WORDS, .into = &q.buckets, .value = "BxS"},
+        {.name = "bucket",
+         .kind = LATHE_OPTION_WORDS,
+         .into = &q.buckets,
+         .value = "BxS",
+         .help = "static shapes: the plan is for this batch and length alone"},
         {.name = "calibrate",
          .kind = LATHE_OPTION_TEXT,
          .into = &o->calibrate,

@@ -88,9 +88,9 @@ static enum lathe_status check_options(struct job *j) {
         LATHE_TRY(check_pass_name("--dump-after", o->dump_after, j->diag));
     LATHE_TRY(lathe_target_load(o->target ? o->target : "native", &j->target, j->diag));
     LATHE_TRY(check_precision(j));
-    if (j->target.shapes == LATHE_SHAPES_STATIC)
+    if (j->target.shapes == LATHE_SHAPES_STATIC && !o->bucket_batch)
         return lathe_fail(j->diag, LATHE_MSG_OPTION_UNSUPPORTED,
-                          "target %s: this version has no static shapes, only targets with shapes: bounded",
+                          "target %s takes static shapes, one bucket an artifact in this version: give --bucket BxS",
                           j->target.name);
     char features[512];
     lathe_target_features_text(j->target.features, features, sizeof features);
@@ -228,6 +228,8 @@ static enum lathe_status run_passes(struct job *j) {
         .pass = {.keep_padding = j->o->keep_padding,
                  .max_batch = j->o->max_batch,
                  .max_seq = j->o->max_seq,
+                 .pin_batch = j->o->bucket_batch,
+                 .pin_seq = j->o->bucket_seq,
                  .bf16 = rounds(j)},
         .disabled = j->o->disabled,
         .disabled_count = j->o->disabled_count,

@@ -29,6 +29,7 @@ struct lathe_compile_options {
     const char *calibrate;       /* int8, auto: a folder of data; NULL: made-up inputs */
     double min_cosine;           /* 0: not given; else the least cosine of each output with the source's */
     int64_t max_seq, max_batch;  /* 0: from the graph and the target */
+    int64_t bucket_batch, bucket_seq; /* the one shape that the plan is for; 0: bounded shapes */
     const char *external_dir;    /* NULL: none */
     const char *const *disabled; /* names of passes */
     unsigned disabled_count;
