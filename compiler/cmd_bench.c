@@ -26,10 +26,25 @@ struct request {
     unsigned length_count;
 };
 
-/* One copy of the model with its own session, driven by its own thread. */
+/* When the instances, all opened and warm, start together; or that they need not, as one of them failed. */
+struct gate {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    unsigned ready, failed;
+    enum { GATE_SHUT, GATE_OPEN, GATE_OFF } state;
+};
+
+/* One copy of the model with its own session, made, driven and closed by its own thread, which alone its cores pin. */
 struct instance {
+    struct gate *gate;
+    const struct request *request;
+    struct lathe_artifact *artifact;
+    const struct lathe_feeds *feeds;
+    struct lathe_session_options options;
     struct lathe_session *session;
-    double seconds;
+    unsigned threads, kernel_count;
+    const char *kernels[16];
+    double end;
     double *ms;
     size_t runs, capacity;
     enum lathe_status status;
@@ -66,15 +81,43 @@ static bool add_time(struct instance *in, double ms) {
     return true;
 }
 
-static void *measure(void *user) {
-    struct instance *in = user;
+static void measure(struct instance *in) {
     double start = now();
     do {
         double before = now();
         in->status = lathe_session_run(in->session, &in->diag);
         if (in->status == LATHE_OK && !add_time(in, (now() - before) * 1e3))
             in->status = lathe_fail(&in->diag, LATHE_MSG_NO_MEMORY, "no memory for the times");
-    } while (in->status == LATHE_OK && now() - start < in->seconds);
+    } while (in->status == LATHE_OK && now() - start < in->request->seconds);
+    in->end = now();
+}
+
+static enum lathe_status warm_up(struct instance *in) {
+    LATHE_TRY(lathe_session_new(in->artifact, &in->options, &in->session, &in->diag));
+    in->threads = lathe_session_threads(in->session);
+    in->kernel_count = in->session->kernels.name_count;
+    memcpy(in->kernels, in->session->kernels.names, sizeof in->kernels);
+    LATHE_TRY(lathe_feeds_bind(in->session, in->feeds, &in->diag));
+    for (int i = 0; i < WARM_UP; i++)
+        LATHE_TRY(lathe_session_run(in->session, &in->diag));
+    return LATHE_OK;
+}
+
+static void *instance_main(void *user) {
+    struct instance *in = user;
+    struct gate *g = in->gate;
+    in->status = warm_up(in);
+    pthread_mutex_lock(&g->lock);
+    g->ready++;
+    g->failed += in->status != LATHE_OK;
+    pthread_cond_broadcast(&g->changed);
+    while (g->state == GATE_SHUT)
+        pthread_cond_wait(&g->changed, &g->lock);
+    bool go = g->state == GATE_OPEN;
+    pthread_mutex_unlock(&g->lock);
+    if (go)
+        measure(in);
+    lathe_session_close(&in->session);
     return NULL;
 }
 
@@ -117,15 +160,28 @@ static enum lathe_status collect(const struct instance *all, unsigned count, int
 }
 
 static enum lathe_status run_instances(struct instance *all, unsigned count, double *wall, struct lathe_diag *diag) {
-    double start = now();
-    unsigned started = 1;
-    for (; started < count; started++)
-        if (pthread_create(&all[started].thread, NULL, measure, &all[started]))
+    struct gate gate = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+    unsigned started = 0;
+    for (; started < count; started++) {
+        all[started].gate = &gate;
+        if (pthread_create(&all[started].thread, NULL, instance_main, &all[started]))
             break;
-    measure(&all[0]);
-    for (unsigned i = 1; i < started; i++)
+    }
+    pthread_mutex_lock(&gate.lock);
+    while (gate.ready < started)
+        pthread_cond_wait(&gate.changed, &gate.lock);
+    bool go = started == count && gate.failed == 0;
+    if (go)
+        lathe_cli_progress("lathe: measuring for %g s ...", all[0].request->seconds);
+    gate.state = go ? GATE_OPEN : GATE_OFF;
+    double start = now(), end = start;
+    pthread_cond_broadcast(&gate.changed);
+    pthread_mutex_unlock(&gate.lock);
+    for (unsigned i = 0; i < started; i++) {
         pthread_join(all[i].thread, NULL);
-    *wall = now() - start;
+        end = all[i].end > end ? all[i].end : end;
+    }
+    *wall = end - start;
     if (started < count)
         return lathe_fail(diag, LATHE_MSG_NO_MEMORY, "no thread for instance %u", started);
     for (unsigned i = 0; i < count; i++)
@@ -135,22 +191,6 @@ static enum lathe_status run_instances(struct instance *all, unsigned count, dou
 }
 
 /* ---- preparing */
-
-static enum lathe_status open_instance(const struct request *q, struct lathe_artifact *a, unsigned index,
-                                       const struct lathe_session_options *base, const struct lathe_feeds *feeds,
-                                       struct instance *out, struct lathe_diag *diag) {
-    struct lathe_session_options options = *base;
-    if (options.cores) { /* each instance takes its share of the list */
-        options.core_count = options.threads;
-        options.cores = base->cores + index * options.threads;
-    }
-    out->seconds = q->seconds;
-    LATHE_TRY(lathe_session_new(a, &options, &out->session, diag));
-    LATHE_TRY(lathe_feeds_bind(out->session, feeds, diag));
-    for (int i = 0; i < WARM_UP; i++)
-        LATHE_TRY(lathe_session_run(out->session, diag));
-    return LATHE_OK;
-}
 
 /* Threads of one instance: as asked, else the machine's shared by the instances. */
 static enum lathe_status share_threads(const struct request *q, struct lathe_session_options *options,
@@ -244,14 +284,21 @@ static enum lathe_status bench_instances(struct request *q, struct lathe_artifac
     struct results r = {0};
     double wall;
     lathe_cli_progress("lathe: warming up ...");
-    for (unsigned i = 0; i < count; i++)
-        LATHE_TRY(open_instance(q, a, i, options, feeds, &all[i], diag));
-    lathe_cli_progress("lathe: measuring for %g s ...", q->seconds);
+    for (unsigned i = 0; i < count; i++) {
+        all[i].request = q;
+        all[i].artifact = a;
+        all[i].feeds = feeds;
+        all[i].options = *options;
+        if (options->cores) { /* each instance takes its share of the list */
+            all[i].options.core_count = options->threads;
+            all[i].options.cores = options->cores + i * options->threads;
+        }
+    }
     LATHE_TRY(run_instances(all, count, &wall, diag));
     LATHE_TRY(collect(all, count, q->batch, wall, &r, diag));
-    r.threads = lathe_session_threads(all[0].session);
-    r.kernel_count = all[0].session->kernels.name_count;
-    memcpy(r.kernels, all[0].session->kernels.names, sizeof r.kernels);
+    r.threads = all[0].threads;
+    r.kernel_count = all[0].kernel_count;
+    memcpy(r.kernels, all[0].kernels, sizeof r.kernels);
     return q->json ? print_json(q, &r, diag) : print_text(q, &r, diag);
 }
 
@@ -266,10 +313,8 @@ static enum lathe_status bench_artifact(struct request *q, struct lathe_artifact
         all ? check_sizes(q, a, &feeds, diag) : lathe_fail(diag, LATHE_MSG_NO_MEMORY, "no memory for the instances");
     if (status == LATHE_OK)
         status = bench_instances(q, a, all, &options, &feeds, diag);
-    for (int64_t i = 0; all && i < q->instances; i++) {
-        lathe_session_close(&all[i].session);
+    for (int64_t i = 0; all && i < q->instances; i++)
         free(all[i].ms);
-    }
     free(all);
     lathe_feeds_free(&feeds);
     return status;
