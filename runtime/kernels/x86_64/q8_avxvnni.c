@@ -1,0 +1,38 @@
+/* 8-bit products for CPUs with AVX-VNNI and no AVX-512: 6 rows x 16 columns, 12 sums in registers. */
+#include "veci_avx2.h"
+
+#include <string.h>
+
+typedef __m256i vnni_a, vnni_b;
+static inline vnni_a vnni_load_a(const uint8_t *p) {
+    int32_t four;
+    memcpy(&four, p, 4);
+    return _mm256_set1_epi32(four);
+}
+static inline vnni_b vnni_load_b(const int8_t *p) {
+    return _mm256_loadu_si256((const __m256i *)(const void *)p);
+}
+static inline vi vnni_dot(vi acc, vnni_a a, vnni_b b) {
+    return _mm256_dpbusd_avx_epi32(acc, a, b);
+}
+
+#define Q8_MR                  6
+#define Q8_STREAMS(rows)       ((rows) <= 4)
+#define Q8_REACH               4096 /* lines of B asked for, times the rows that use them */
+#define Q8_AHEAD(rows, panels) (Q8_REACH / ((rows) * (panels)) < 16 ? 16 : Q8_REACH / ((rows) * (panels)))
+#define Q8_NAME(x)             vnni_##x
+#include "gemm_q8_body.h"
+#include "kernel_rows.h"
+
+void lathe_gemm_u8s8_6x16__avxvnni(const struct lathe_gemm_q8_tile *tile) {
+    switch (tile->rows) {
+        Q8_CASE(vnni, 1, 4)
+        Q8_CASE(vnni, 2, 2)
+        Q8_CASE(vnni, 3, 2)
+        Q8_CASE(vnni, 4, 1)
+        Q8_CASE(vnni, 5, 1)
+        Q8_CASE(vnni, 6, 1)
+    default:
+        return;
+    }
+}
