@@ -80,7 +80,10 @@ for p in $parts; do
     clang)
       say "build with clang, warnings as errors ..."
       if CC=clang build_in build-clang -Dwerror=true -Dtests=true; then passed=$((passed + 1)); else failed=$((failed + 1)); fi ;;
-    models) part "models: compile, fusion counts, verify, run" models.log "$python" tests/models/check_cases.py --lathe build/lathe --precision f32 --jobs 2 tests/models ;;
+    models)
+      part "models in f32 and int8: compile, fusion counts, verify, run" models.log "$python" tests/models/check_cases.py --lathe build/lathe --precision f32,int8 --zoo-precision f32,int8 --jobs 2 tests/models
+      # for a target that has bf16; it runs on any machine
+      part "models in bf16" models-bf16.log "$python" tests/models/check_cases.py --lathe build/lathe --target znver4 --precision bf16 --zoo-precision bf16 --jobs 2 tests/models ;;
     onnx) part "ONNX node tests" onnx.log "$python" tests/onnx/backend_test.py --lathe build/lathe ;;
     differential) part "random encoders, fused against unfused and the reference evaluator" differential.log "$python" tests/differential/differential.py --driver build/tests/differential/run_models --keep "$logs/differential" ;;
     aarch64) part "aarch64, plain C, under QEMU" aarch64.log bash tests/aarch64.sh ;;
