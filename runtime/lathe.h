@@ -82,8 +82,8 @@ struct lathe_port {
     const char *dim_names[8];
     bool optional;         /* an input that has a default */
     int64_t id_limit;      /* integer input used as row number: values must be in [0, id_limit); 0: no limit */
-    bool per_token;        /* an output with one row a token of the mask [B,S]; rows at mask 0 are zeros, or what the source
-                              computes where attention does not hide them */
+    bool per_token;        /* an output with one row a token of the mask [B,S]; rows at mask 0 are zeros, or what the
+                              source computes where attention does not hide them */
 };
 unsigned lathe_artifact_input_count(const struct lathe_artifact *a);
 unsigned lathe_artifact_output_count(const struct lathe_artifact *a);
