@@ -265,6 +265,15 @@ static enum lathe_status run_made_up(struct calibrating *c, struct lathe_artifac
     return LATHE_OK;
 }
 
+/* What went wrong begins with the sample that it went wrong with. */
+static void name_sample(struct calibrating *c, const char *path) {
+    char text[sizeof c->diag->text];
+    if (!c->diag || strstr(c->diag->text, path))
+        return;
+    snprintf(text, sizeof text, "%s", c->diag->text);
+    lathe_fail(c->diag, c->diag->message, "%s: %s", path, text);
+}
+
 static enum lathe_status run_data(struct calibrating *c, struct lathe_artifact *a, struct lathe_session *s) {
     struct lathe_calibration_data data;
     LATHE_TRY(lathe_calibration_data_open(c->options->data, &data, c->diag));
@@ -274,6 +283,8 @@ static enum lathe_status run_data(struct calibrating *c, struct lathe_artifact *
         status = lathe_calibration_data_read(&data, i, a, &feeds, c->diag);
         if (status == LATHE_OK)
             status = run_sample(c, a, s, &feeds, data.paths[i]);
+        if (status != LATHE_OK)
+            name_sample(c, data.paths[i]);
         lathe_feeds_free(&feeds);
     }
     if (status == LATHE_OK && rows_seen(c) == 0 && c->out->count > 0)
