@@ -43,7 +43,7 @@ struct instance {
     struct lathe_session_options options;
     struct lathe_session *session;
     unsigned threads, kernel_count;
-    const char *kernels[16];
+    const char *kernels[LATHE_MAX_FAMILIES];
     double end;
     double *ms;
     size_t runs, capacity;
