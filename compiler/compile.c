@@ -162,10 +162,8 @@ static struct lathe_bounds bounds_of(const struct job *j) {
     if (quantizes(j))
         b = (struct lathe_bounds){.has_cosine = true, .min_cosine = LATHE_INT8_MIN_COSINE, .atol = INFINITY};
     else if (rounds(j) && !(b.has_cosine && b.min_cosine < LATHE_BF16_MIN_COSINE))
-        b = (struct lathe_bounds){.has_cosine = true,
-                                  .min_cosine = LATHE_BF16_MIN_COSINE,
-                                  .near = LATHE_BF16_NEAR,
-                                  .atol = INFINITY};
+        b = (struct lathe_bounds){
+            .has_cosine = true, .min_cosine = LATHE_BF16_MIN_COSINE, .near = LATHE_BF16_NEAR, .atol = INFINITY};
     if (j->o->min_cosine > 0) {
         b.has_cosine = true;
         b.near = 0;
@@ -379,10 +377,28 @@ static void free_trials(struct trials *t) {
     }
 }
 
+/* What a trial was to compare, and why it cannot. */
+static void skip_trial(const struct job *j, const struct lathe_trial *trial, const char *by, const char *why) {
+    char text[512];
+    snprintf(text, sizeof text, "%s: not compared%s: %.400s", trial->what, by, why);
+    lathe_report_unverified(j->report, trial->what, why);
+    lathe_report_warning(j->report, "VERIFY_SKIPPED", "", text);
+}
+
 static enum lathe_status make_feeds(struct job *j, struct trials *t, const struct lathe_artifact *a) {
     unsigned count = lathe_trials(a, t->at, MAX_TRIALS);
-    for (; t->count < count; t->count++)
-        LATHE_TRY(lathe_trial_feeds(a, &t->at[t->count], &t->feeds[t->count], j->diag));
+    for (unsigned i = 0; i < count; i++) {
+        static struct lathe_diag why;
+        lathe_diag_reset(&why);
+        t->at[t->count] = t->at[i];
+        enum lathe_status status = lathe_trial_feeds(a, &t->at[i], &t->feeds[t->count], &why);
+        if (status == LATHE_INTERNAL)
+            return lathe_fail(j->diag, why.message, "verification, %s: %s", t->at[i].what, why.text);
+        if (status == LATHE_OK)
+            t->count++;
+        else
+            skip_trial(j, &t->at[i], "", why.text);
+    }
     return LATHE_OK;
 }
 
@@ -401,10 +417,7 @@ static enum lathe_status reference_answers(struct job *j, struct trials *t, cons
         }
         if (status == LATHE_OK)
             continue;
-        char text[512];
-        snprintf(text, sizeof text, "%s: not compared, as the source refuses it: %.400s", t->at[i].what, why.text);
-        lathe_report_unverified(j->report, t->at[i].what, why.text);
-        lathe_report_warning(j->report, "VERIFY_SKIPPED", "", text);
+        skip_trial(j, &t->at[i], ", as the source refuses it", why.text);
     }
     lathe_reference_close(&reference);
     return LATHE_OK;

@@ -114,6 +114,9 @@ enum lathe_status lathe_feeds_new(const struct lathe_artifact *a, struct lathe_f
     return lathe_fail(diag, LATHE_MSG_NO_MEMORY, "no memory for the inputs");
 }
 
+/* Of one input that is made up; a file declares any size. */
+#define MOST_BYTES (INT64_C(256) << 20)
+
 enum lathe_status lathe_feeds_make(const struct lathe_artifact *a, const struct lathe_feed_spec *spec,
                                    struct lathe_feeds *out, struct lathe_diag *diag) {
     uint64_t state = spec->seed;
@@ -123,7 +126,12 @@ enum lathe_status lathe_feeds_make(const struct lathe_artifact *a, const struct 
         int64_t dims[LATHE_MAX_RANK];
         for (unsigned d = 0; d < p->rank; d++)
             dims[d] = p->dims[d] >= 0 ? p->dims[d] : bounded(a, p->dim_names[d], d ? spec->seq : spec->batch);
-        enum lathe_status status = lathe_data_tensor_make(&out->at[i], p->name, p->dtype, p->rank, dims, p->name, diag);
+        int64_t bytes = lathe_shape_bytes(p->dtype, p->rank, dims);
+        enum lathe_status status =
+            bytes < 0 || bytes > MOST_BYTES
+                ? lathe_fail(diag, LATHE_MSG_DATA_TOO_LARGE, "input '%s' of %lld bytes is too large to make up",
+                             p->name, (long long)bytes)
+                : lathe_data_tensor_make(&out->at[i], p->name, p->dtype, p->rank, dims, p->name, diag);
         if (status != LATHE_OK) {
             lathe_feeds_free(out);
             return status;

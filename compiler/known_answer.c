@@ -97,6 +97,8 @@ enum lathe_status lathe_known_answer_make(struct lathe_artifact *a, void **bytes
     struct lathe_fmt_answer_tensor *tensors = calloc((size_t)inputs + outputs, sizeof *tensors);
     struct lathe_session *s = NULL;
     uint8_t *data = NULL;
+    static struct lathe_diag why;
+    lathe_diag_reset(&why);
     *bytes = NULL;
     *size = 0;
     if (!tensors)
@@ -106,13 +108,17 @@ enum lathe_status lathe_known_answer_make(struct lathe_artifact *a, void **bytes
     if (status == LATHE_OK) {
         status = make_inputs(a, s, tensors, &at, &data, diag);
         if (status == LATHE_OK)
-            status = lathe_session_run(s, NULL);
-        if (status != LATHE_OK && status != LATHE_INTERNAL) {
+            status = lathe_session_run(s, &why);
+        bool never = why.message == LATHE_MSG_OP_SHAPE || why.message == LATHE_MSG_OP_DTYPE;
+        if (status != LATHE_OK && !never && status != LATHE_INTERNAL) {
             status = LATHE_OK; /* the graph does not run on such inputs: there is no known answer */
             goto done;
         }
-        if (status != LATHE_OK)
-            lathe_fail(diag, LATHE_MSG_BUG, "known answer: the run failed");
+        /* operands that the import could not tell to be wrong: the plan runs on no input */
+        if (never)
+            status = lathe_fail(diag, LATHE_MSG_LOWER_OPERATOR, "%s", why.text);
+        else if (status != LATHE_OK)
+            status = lathe_fail(diag, LATHE_MSG_BUG, "known answer: %s", why.text);
     }
     if (status == LATHE_OK) {
         for (uint32_t i = 0; i < outputs; i++) {

@@ -64,6 +64,13 @@ LATHE_IMPORTER(dynamic_quantize) {
 }
 
 LATHE_IMPORTER(matmul_integer) {
+    for (uint32_t k = 2; k < 4; k++)
+        if (lathe_imp_has(c, k) && lathe_imp_dtype(c, c->in[k]) != lathe_imp_dtype(c, c->in[k - 2])) {
+            lathe_imp_node_fail(c, LATHE_MSG_OPERAND, "zero point %u is %s, its matrix %s", k - 2,
+                                lathe_dtype_name(lathe_imp_dtype(c, c->in[k])),
+                                lathe_dtype_name(lathe_imp_dtype(c, c->in[k - 2])));
+            return;
+        }
     lathe_imp_end(c, lathe_imp_result(c, 0, LATHE_OP_MATMUL_INTEGER, c->in, c->n_in));
 }
 

@@ -7,8 +7,10 @@
 static bool get_axes(struct lathe_import *c, const int64_t **axes, uint32_t *count) {
     *axes = lathe_imp_attr_ints(c, "axes", count);
     if (lathe_imp_has(c, 1)) {
-        if (!lathe_imp_ints(c, c->in[1], axes, count))
+        if (!lathe_imp_ints(c, c->in[1], axes, count)) {
             lathe_imp_node_fail(c, LATHE_MSG_OPERAND_UNSUPPORTED, "its axes depend on data");
+            *count = 0;
+        }
         return true;
     }
     return *axes != NULL;

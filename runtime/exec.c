@@ -58,10 +58,15 @@ static enum lathe_status run_step(struct lathe_session *s, uint32_t index, const
 
 static void fail_step(struct lathe_session *s, uint32_t index, enum lathe_status status, unsigned thread) {
     struct lathe_diag *diag = &s->diags[thread];
-    if (diag->status == LATHE_OK)
-        lathe_fail(diag, LATHE_MSG_RUN_STEP, "step '%s' (%s) failed: %s",
-                   lathe_plan_string(s->plan, s->plan->steps[index].name), s->steps[index].op->name,
+    const char *name = lathe_plan_string(s->plan, s->plan->steps[index].name);
+    if (diag->status == LATHE_OK) {
+        lathe_fail(diag, LATHE_MSG_RUN_STEP, "step '%s' (%s) failed: %s", name, s->steps[index].op->name,
                    lathe_status_name(status));
+    } else { /* the operator knows what is wrong, not where */
+        const struct lathe_diag what = *diag;
+        lathe_diag_reset(diag);
+        lathe_fail(diag, what.message, "node '%s': %s", name, what.text);
+    }
     atomic_store(&s->failed, 1);
 }
 
