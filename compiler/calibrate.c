@@ -270,8 +270,10 @@ static void name_sample(struct calibrating *c, const char *path) {
     char text[sizeof c->diag->text];
     if (!c->diag || strstr(c->diag->text, path))
         return;
+    enum lathe_message message = c->diag->message;
     snprintf(text, sizeof text, "%s", c->diag->text);
-    lathe_fail(c->diag, c->diag->message, "%s: %s", path, text);
+    lathe_diag_reset(c->diag);
+    lathe_fail(c->diag, message, "%s: %s", path, text);
 }
 
 static enum lathe_status run_data(struct calibrating *c, struct lathe_artifact *a, struct lathe_session *s) {
