@@ -29,7 +29,7 @@
 #include <unistd.h>
 
 #define SPIN_NANOSECONDS 50000
-#define PATIENCE_PART    50 /* of them: the time in which a thread that is awake takes its part */
+#define PATIENCE_PART    25 /* of them: the time in which a thread that is awake takes its part */
 #define STACK_BYTES      ((size_t)1 << 20)
 #define LINE             64
 

@@ -226,6 +226,12 @@ static void whole_way(void **state) {
     assert_non_null(strstr(err, "input_ids"));
     assert_int_equal(run("run @t/a.lathe --input nosuch=@t/o/pooler_output.npy --output-dir @t/o2"), 3);
     assert_int_equal(run("run @t/a.lathe --input input_ids=@t/o/pooler_output.npy --output-dir @t/o2"), 3);
+    assert_int_equal(run("bench @t/a.lathe --instances 2 --threads 1 --map-weights --seconds 0.01 --json"), 0);
+    o = parse();
+    assert_int_equal(json_integer_value(json_object_get(o, "instances")), 2);
+    assert_true(json_integer_value(json_object_get(o, "runs")) >= 2);
+    assert_true(json_array_size(json_object_get(o, "kernels")) > 0);
+    json_decref(o);
     assert_int_equal(run("bench @t/a.lathe --lengths 3,7 --seconds 0.01 --json"), 0);
     o = parse();
     assert_true(json_real_value(json_object_get(o, "p50_ms")) > 0);
