@@ -10,12 +10,15 @@ static lathe_value_id add_if(struct lathe_import *c, lathe_value_id a, lathe_val
 LATHE_IMPORTER(ms_gelu) {
     const char *name = c->node->op_type;
     lathe_value_id x = add_if(c, c->in[0], lathe_imp_in(c, 1));
-    enum lathe_op op = !strcmp(name, "FastGelu")    ? LATHE_OP_GELU_TANH
-                       : !strcmp(name, "QuickGelu") ? LATHE_OP_QUICK_GELU
-                                                    : LATHE_OP_GELU;
+    bool quick = !strcmp(name, "QuickGelu");
+    double alpha = quick ? lathe_imp_attr_float(c, "alpha", 1.702f) : 0;
+    enum lathe_op op = !strcmp(name, "FastGelu") ? LATHE_OP_GELU_TANH
+                       : !quick                  ? LATHE_OP_GELU
+                       : alpha == 1              ? LATHE_OP_SILU /* as ONNX Runtime writes it */
+                                                 : LATHE_OP_QUICK_GELU;
     lathe_node_id n = lathe_imp_result(c, 0, op, &x, 1);
     if (op == LATHE_OP_QUICK_GELU)
-        lathe_imp_float(c, n, LATHE_ATTR_ALPHA, lathe_imp_attr_float(c, "alpha", 1.702f));
+        lathe_imp_float(c, n, LATHE_ATTR_ALPHA, alpha);
     lathe_imp_end(c, n);
 }
 

@@ -252,6 +252,33 @@ LATHE_IMPORTER(conv) {
     lathe_imp_end(c, n);
 }
 
+/* Sums of products of 8-bit integers are exact in f64. The padding is the zero point, which the subtraction makes 0. */
+LATHE_IMPORTER(conv_integer) {
+    struct window w;
+    lathe_value_id in[2];
+    if (!read_window(c, &w, c->in[1]))
+        return;
+    for (uint32_t k = 0; k < 2; k++) {
+        in[k] = lathe_imp_cast(c, c->in[k], LATHE_F64);
+        if (!lathe_imp_has(c, 2 + k))
+            continue;
+        lathe_value_id zero = lathe_imp_cast(c, lathe_imp_in(c, 2 + k), LATHE_F64);
+        int rank = lathe_imp_rank(c, c->in[1]);
+        if (k == 1 && lathe_imp_rank(c, zero) == 1) {
+            /* one a filter */
+            lathe_dim dims[LATHE_MAX_RANK] = {lathe_imp_dim(c, zero, 0)};
+            for (int i = 1; i < rank; i++)
+                dims[i] = lathe_imp_number(c, 1);
+            zero = lathe_imp_view(c, zero, rank, dims);
+        }
+        in[k] = lathe_imp_binary(c, LATHE_OP_SUB, in[k], zero);
+    }
+    lathe_node_id n = lathe_imp_node(c, LATHE_OP_CONV, in, 2);
+    set_window(c, n, &w);
+    lathe_imp_int(c, n, LATHE_ATTR_GROUP, lathe_imp_attr_int(c, "group", 1));
+    lathe_imp_bind(c, 0, lathe_imp_cast(c, lathe_imp_end(c, n), LATHE_I32));
+}
+
 LATHE_IMPORTER(pool) {
     bool max = !strcmp(c->node->op_type, "MaxPool"), average = !strcmp(c->node->op_type, "AveragePool");
     struct window w;

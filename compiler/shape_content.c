@@ -243,7 +243,11 @@ static void content_pairwise(struct shape_ctx *c) {
 
 /* ---- numbers */
 
+/* As the type stores it. A result of 16 bits only when it is small and whole, which no rounding changes. */
 static double rounded_to(enum lathe_dtype dtype, double x) {
+    bool half = dtype == LATHE_F16 || dtype == LATHE_BF16;
+    if (half)
+        return x == floor(x) && fabs(x) <= 256 ? x : NAN;
     return dtype == LATHE_F32 ? (double)(float)x : x;
 }
 
@@ -306,7 +310,7 @@ static bool known_number(const struct shape_ctx *c, lathe_value_id v, int depth,
         *number = count == 1 && lathe_dim_is_const(g->dims, content[0], &whole) ? (double)whole : NAN;
         return isfinite(*number) && fabs(*number) < 0x1p53;
     }
-    bool is_float = value->dtype == LATHE_F32 || value->dtype == LATHE_F64;
+    bool is_float = lathe_dtype_is_float(value->dtype);
     if (is_float && lathe_constant_uniform(g, v, number))
         return true;
     if (value->producer == LATHE_NONE)

@@ -357,6 +357,20 @@ def resizes():
          {"n": np.float32([16]), "half": np.float32(0.5), "one": np.array([1]), "c": np.array([-1])}, "y", domains=())
 
 
+def later_operators():
+    own = np.random.default_rng(22)
+    case("conv_integer", [node("ConvInteger", "x w xz wz", "y", pads=[1, 0, 1, 1])],
+         {"x": own.integers(0, 256, (2, 2, 5, 4)).astype(np.uint8)},
+         {"w": own.integers(0, 256, (3, 2, 2, 2)).astype(np.uint8), "xz": np.uint8(7), "wz": np.uint8([129])}, "y",
+         domains=())
+    case("quick_gelu_silu", [node("QuickGelu", "x", "y", MS, alpha=1.0)],
+         {"x": own.standard_normal((2, 5)).astype(np.float32)}, {}, "y")
+    case("root_of_count_f16", [node("Pow", "n half", "r"), node("Cast", "r", "i", to=T.INT64),
+                               node("Concat", "one i i c", "s", axis=0), node("Reshape", "t s", "y")],
+         {"t": own.standard_normal((1, 16, 3)).astype(np.float32)},
+         {"n": np.float16([16]), "half": np.float16(0.5), "one": np.array([1]), "c": np.array([-1])}, "y", domains=())
+
+
 def bad_models():
     v = {"x": f(2, 3)}
 
@@ -464,3 +478,4 @@ if __name__ == "__main__":
     more_operators()
     bad_models()
     resizes()
+    later_operators()
