@@ -289,7 +289,10 @@ enum lathe_status lathe_session_set_input(struct lathe_session *s, unsigned inde
     if (dtype != port->dtype && !wide)
         return lathe_fail(diag, LATHE_MSG_INPUT_DTYPE, "input '%s' is %s, expected %s%s", port->name,
                           lathe_dtype_name(dtype), lathe_dtype_name(port->dtype),
-                          lathe_dtype_is_integer(port->dtype) ? ", i32 or i64" : "");
+                          port->dtype == LATHE_I32              ? " or i64"
+                          : port->dtype == LATHE_I64            ? " or i32"
+                          : lathe_dtype_is_integer(port->dtype) ? ", i32 or i64"
+                                                                : "");
     if (rank != port->rank)
         return lathe_fail(diag, LATHE_MSG_INPUT_SHAPE, "input '%s' has rank %u, expected %u", port->name, rank,
                           port->rank);

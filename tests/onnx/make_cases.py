@@ -406,8 +406,8 @@ def bad_models():
     bad("unknown_attribute", plain([node("Relu", "x", "y", name="odd", slope=1.0)]))
     bad("attribute_type", plain([node("Softmax", "x", "y", name="odd", axis=1.5)]))
     bad("axis_range", plain([node("Softmax", "x", "y", name="odd", axis=2)]))
-    bad("unsqueeze_on_data", model([node("Unsqueeze", "x i", "y", name="odd")], {"x": f(2), "i": np.int64([0])}, {}, "y", {}, 17,
-                              8))
+    data = {"x": f(2), "i": np.int64([0])}
+    bad("unsqueeze_on_data", model([node("Unsqueeze", "x i", "y", name="odd")], data, {}, "y", {}, 17, 8))
     bad("zero_point_type", model([node("MatMulInteger", ["a", "b", "", "z"], "y", name="odd")], {"a": u8(2, 3)}, {
         "b": i8(3, 2), "z": np.int32(0)}, "y", {}, 17, 8))
     bad("operand_type", model([node("Softmax", "x", "y", name="odd")], {"x": np.int32([1, 2])}, {}, "y", {}, 17, 8))
