@@ -2,6 +2,7 @@
  * a seccomp filter ends every thread that calls anything but futex while runs go on. */
 #include "built_graph.h"
 
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <linux/audit.h>
@@ -152,11 +153,39 @@ static bool forbid_calls(void) {
            syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) == 0;
 }
 
+/* Waits until every other thread sleeps: a run need not wait for a worker, and one that the machine has not yet let
+ * start would make the calls of its birth under the filter. */
+static void wait_for_workers(void) {
+    for (int tries = 0; tries < 500; tries++) {
+        unsigned awake = 0;
+        DIR *tasks = opendir("/proc/self/task");
+        for (struct dirent *e; tasks && (e = readdir(tasks));) {
+            char path[300], line[512] = "";
+            if (e->d_name[0] == '.' || atoi(e->d_name) == (int)getpid())
+                continue;
+            snprintf(path, sizeof path, "/proc/self/task/%s/stat", e->d_name);
+            FILE *f = fopen(path, "r");
+            const char *end = f && fgets(line, sizeof line, f) ? strrchr(line, ')') : NULL;
+            awake += end && end[1] == ' ' && end[2] != 'S';
+            if (f)
+                fclose(f);
+        }
+        if (tasks)
+            closedir(tasks);
+        usleep(10000);
+        if (!awake && tries)
+            return;
+    }
+}
+
 /* 0: done; 77: no filter here; killed otherwise. */
 static void child(bool call) {
     if (set_up(NULL) != 0)
         _exit(1);
     many_runs(); /* lazily bound symbols are bound now */
+    wait_for_workers();
+    many_runs(); /* those of the workers too */
+    wait_for_workers();
     if (!forbid_calls())
         _exit(77);
     bool ok = many_runs();
