@@ -3,6 +3,7 @@
  * report has a line for each layer. Does nothing for other precisions. */
 #include "kernel_bf16.h"
 #include "match.h"
+#include "products_kept.h"
 #include "report.h"
 #include "weight_reader.h"
 
@@ -94,5 +95,6 @@ enum lathe_status lathe_pass_choose_precision(struct lathe_pass_ctx *ctx) {
         return lathe_fail(ctx->diag, LATHE_MSG_NO_MEMORY, "choose_precision: out of memory");
     for (uint32_t i = 0; i < count; i++)
         LATHE_TRY(choose(ctx, list[i], weights));
+    lathe_tell_products_kept(ctx);
     return LATHE_OK;
 }

@@ -3,6 +3,7 @@
  * report says which layer and why. Works only with a calibration (--precision int8 or auto). */
 #include "calibration.h"
 #include "match.h"
+#include "products_kept.h"
 #include "quantize_weights.h"
 #include "report.h"
 
@@ -278,5 +279,6 @@ enum lathe_status lathe_pass_quantize_linear(struct lathe_pass_ctx *ctx) {
         if (g->out_of_memory)
             return lathe_fail(ctx->diag, LATHE_MSG_NO_MEMORY, "quantize_linear: out of memory");
     }
+    lathe_tell_products_kept(ctx);
     return LATHE_OK;
 }

@@ -69,6 +69,8 @@ static const struct precision_case cases[] = {
     {"beyond bf16", X W LINEAR OUT, "3.4028234e38", 1, 0, "WEIGHTS_CLAMPED"},
     {"beyond bf16, counted", X W LINEAR OUT, "-3.4028234e38", 1, 0, "1 clamped"},
     {"an infinity", X W LINEAR OUT, "inf", 0, 1, "infinity"},
+    {"a product that is no layer", X W "%y : f32[batch, seq, 21] = matmul(%x, %w) \"layer\"\n" OUT, "1", 0, 0,
+     "no linear layer"},
 };
 
 static unsigned count_of(struct lathe_graph *g, enum lathe_op op) {
