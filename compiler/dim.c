@@ -635,6 +635,15 @@ void lathe_dim_term_at(const struct lathe_dims *t, lathe_dim d, uint32_t index, 
     }
 }
 
+int64_t lathe_dim_plain_symbol(const struct lathe_dims *t, lathe_dim d) {
+    struct lathe_dim_term term;
+    if (d == LATHE_DIM_NONE || lathe_dim_term_count(t, d) != 1)
+        return -1;
+    lathe_dim_term_at(t, d, 0, &term);
+    bool plain = term.factor == 1 && term.atom_count == 1 && term.atoms[0].kind == LATHE_ATOM_SYMBOL;
+    return plain ? (int64_t)term.atoms[0].symbol : -1;
+}
+
 bool lathe_dim_eval(const struct lathe_dims *t, lathe_dim d, const int64_t *symbol_values, int64_t *out) {
     d = lathe_dim_resolve(t, d);
     if (d == LATHE_DIM_NONE)

@@ -32,6 +32,8 @@ lathe_dim lathe_dim_max(struct lathe_dims *t, lathe_dim a, lathe_dim b);
 lathe_dim lathe_dim_div_exact(struct lathe_dims *t, lathe_dim a, lathe_dim b);
 
 bool lathe_dim_is_const(const struct lathe_dims *t, lathe_dim d, int64_t *value);
+/* The index of the symbol that d is and nothing else, -1 when it is none. d may be LATHE_DIM_NONE. */
+int64_t lathe_dim_plain_symbol(const struct lathe_dims *t, lathe_dim d);
 /* Bounds of the value over all values of the symbols; INT64_MIN / INT64_MAX when unbounded. */
 int64_t lathe_dim_lower(const struct lathe_dims *t, lathe_dim d);
 int64_t lathe_dim_upper(const struct lathe_dims *t, lathe_dim d);

@@ -6,17 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-
-/* The symbol that a dim is, alone; -1 when it is anything else. */
-static int64_t only_symbol(const struct lathe_dims *t, lathe_dim d) {
-    if (d == LATHE_DIM_NONE || lathe_dim_term_count(t, d) != 1)
-        return -1;
-    struct lathe_dim_term term;
-    lathe_dim_term_at(t, d, 0, &term);
-    bool alone = term.factor == 1 && term.atom_count == 1 && term.atoms[0].kind == LATHE_ATOM_SYMBOL;
-    return alone ? (int64_t)term.atoms[0].symbol : -1;
-}
-
 static void find_inputs(struct lathe_lowered *l) {
     struct lathe_graph *g = l->graph;
     /* inputs that must be bound first: the ones with a default follow in a second round */
@@ -26,7 +15,7 @@ static void find_inputs(struct lathe_lowered *l) {
             if ((l->inputs[i].default_kind != LATHE_DEFAULT_NONE) != (round == 1))
                 continue;
             for (int axis = 0; axis < v->rank; axis++) {
-                int64_t s = only_symbol(g->dims, lathe_dim_resolve(g->dims, v->dims[axis]));
+                int64_t s = lathe_dim_plain_symbol(g->dims, lathe_dim_resolve(g->dims, v->dims[axis]));
                 if (s < 0)
                     continue;
                 struct lathe_symbol_facts *f = &l->symbol_facts[s];
@@ -62,7 +51,7 @@ static void find_row_maps(struct lathe_lowered *l) {
                 node->op == LATHE_OP_PACK_ROWS || node->op == LATHE_OP_ATTENTION_ROWS ? node->out[0] : node->in[0];
             if (packed == LATHE_NONE || lathe_value_at(g, packed)->rank < 1)
                 continue;
-            int64_t s = only_symbol(g->dims, lathe_value_dim(g, packed, 0));
+            int64_t s = lathe_dim_plain_symbol(g->dims, lathe_value_dim(g, packed, 0));
             if (s >= 0 && l->symbol_facts[s].source == UINT32_MAX) {
                 l->symbol_facts[s].source = LATHE_SYMBOL_ROWS;
                 l->symbol_facts[s].row_map = map;

@@ -4,21 +4,11 @@
  * bound_positions, so that a length beyond the position table is refused here and not found by a broken shape. */
 #include "pass.h"
 
-/* The index of the symbol that d is, -1 when it is none. */
-static int64_t plain_symbol(const struct lathe_dims *t, lathe_dim d) {
-    struct lathe_dim_term term;
-    if (d == LATHE_DIM_NONE || lathe_dim_term_count(t, d) != 1)
-        return -1;
-    lathe_dim_term_at(t, d, 0, &term);
-    bool plain = term.factor == 1 && term.atom_count == 1 && term.atoms[0].kind == LATHE_ATOM_SYMBOL;
-    return plain ? (int64_t)term.atoms[0].symbol : -1;
-}
-
 static enum lathe_status pin(struct lathe_pass_ctx *ctx, lathe_value_id input, int axis, int64_t size) {
     struct lathe_graph *g = ctx->graph;
     const char *what = axis == 0 ? "batch" : "length", *name = g->values[input].name;
     lathe_dim d = g->values[input].dims[axis];
-    int64_t fixed, symbol = plain_symbol(g->dims, d);
+    int64_t fixed, symbol = lathe_dim_plain_symbol(g->dims, d);
     if (lathe_dim_is_const(g->dims, d, &fixed)) {
         /* an axis of one is broadcast whatever the batch, as position ids are */
         if (fixed != size && !(axis == 0 && fixed == 1))
