@@ -1,5 +1,6 @@
-/* The run: phases of steps that all threads walk together. Nothing here allocates or calls the system; the threads wait
- * for each other only before a step that depends on what another thread may still be doing. */
+/* The run: phases of steps that all threads walk together, or ranges of steps that one thread runs. Nothing here
+ * allocates or calls the system; the threads wait for each other only before a step that depends on what another thread
+ * may still be doing. */
 #include "row_map.h"
 #include "session.h"
 
@@ -33,8 +34,12 @@ static void count_flagged(struct lathe_session *s, const struct lathe_step_state
     s->flagged = n > s->flagged ? n : s->flagged;
 }
 
+static uint8_t *thread_scratch(const struct lathe_session *s, unsigned thread) {
+    return s->scratch_bytes ? s->scratch + thread * s->scratch_bytes : NULL;
+}
+
 static enum lathe_status run_step(struct lathe_session *s, uint32_t index, const struct lathe_team *team,
-                                  unsigned thread) {
+                                  unsigned thread, uint8_t *scratch) {
     const struct lathe_step_state *st = &s->steps[index];
     if (st->op->op == LATHE_OP_RESHAPE) {
         copy_step(st, team);
@@ -50,7 +55,7 @@ static enum lathe_status run_step(struct lathe_session *s, uint32_t index, const
         .n_out = st->n_out,
         .team = *team,
         .kernels = &s->kernels,
-        .scratch = s->scratch_bytes ? s->scratch + thread * s->scratch_bytes : NULL,
+        .scratch = scratch,
         .diag = &s->diags[thread],
     };
     return st->op->run(&call);
@@ -80,7 +85,8 @@ static void phase(void *user, const struct lathe_team *team, unsigned index) {
             continue;
         if (atomic_load_explicit(&s->failed, memory_order_relaxed))
             return;
-        enum lathe_status status = run_step(s, i, st->solo ? &alone : team, team->index);
+        enum lathe_status status =
+            run_step(s, i, st->solo ? &alone : team, team->index, thread_scratch(s, team->index));
         if (status != LATHE_OK) {
             fail_step(s, i, status, team->index);
             return;
@@ -101,40 +107,47 @@ static void poison_arena(struct lathe_session *s) {
     }
 }
 
-static enum lathe_status prologue(struct lathe_session *s, struct lathe_diag *diag) {
-    const struct lathe_team alone = {0, 1, NULL};
-    for (uint32_t i = 0; i < s->plan->head->prologue_steps; i++) {
-        enum lathe_status status = run_step(s, i, &alone, 0);
-        if (status != LATHE_OK) {
-            fail_step(s, i, status, 0);
-            return status;
-        }
-    }
-    return lathe_session_shape_rows(s, diag);
-}
-
-enum lathe_status lathe_session_exec(struct lathe_session *s, struct lathe_diag *diag) {
+void lathe_session_restart(struct lathe_session *s) {
     for (unsigned i = 0; i < s->threads; i++)
         lathe_diag_reset(&s->diags[i]);
     atomic_store(&s->failed, 0);
     s->flagged = 0;
     if (s->poison)
         poison_arena(s);
-    enum lathe_status status = LATHE_OK;
-    if (s->plan->head->prologue_steps > 0)
-        status = prologue(s, diag);
-    if (status == LATHE_OK && s->plan->head->prologue_steps < s->plan->head->step_count) {
+}
+
+/* Why the run failed, as its threads noted it. */
+static enum lathe_status failure(const struct lathe_session *s, struct lathe_diag *diag) {
+    for (unsigned i = 0; i < s->threads; i++)
+        if (s->diags[i].status != LATHE_OK)
+            return lathe_fail(diag, s->diags[i].message, "%s", s->diags[i].text);
+    return lathe_fail(diag, LATHE_MSG_RUN_STEP, "a step failed");
+}
+
+enum lathe_status lathe_session_steps(struct lathe_session *s, uint32_t first, uint32_t end, uint8_t *scratch,
+                                      struct lathe_diag *diag) {
+    const struct lathe_team alone = {0, 1, NULL};
+    for (uint32_t i = first; i < end; i++) {
+        enum lathe_status status = run_step(s, i, &alone, 0, scratch ? scratch : thread_scratch(s, 0));
+        if (status != LATHE_OK) {
+            fail_step(s, i, status, 0);
+            return failure(s, diag);
+        }
+        if (i + 1 == s->plan->head->prologue_steps)
+            LATHE_TRY(lathe_session_shape_rows(s, diag));
+    }
+    return LATHE_OK;
+}
+
+enum lathe_status lathe_session_exec(struct lathe_session *s, struct lathe_diag *diag) {
+    uint32_t prologue = s->plan->head->prologue_steps, count = s->plan->head->step_count;
+    LATHE_TRY(lathe_session_steps(s, 0, prologue, NULL, diag));
+    if (prologue < count) {
         if (s->alone)
             for (unsigned i = 0; i < s->phase_count; i++)
                 phase(s, &(struct lathe_team){0, 1, NULL}, i);
         else
             lathe_pool_run_phases(s->pool, phase, s, s->phase_count);
     }
-    if (atomic_load(&s->failed)) {
-        for (unsigned i = 0; i < s->threads; i++)
-            if (s->diags[i].status != LATHE_OK)
-                return lathe_fail(diag, s->diags[i].message, "%s", s->diags[i].text);
-        return lathe_fail(diag, LATHE_MSG_RUN_STEP, "a step failed");
-    }
-    return status;
+    return atomic_load(&s->failed) ? failure(s, diag) : LATHE_OK;
 }

@@ -328,21 +328,30 @@ void lathe_session_clear_inputs(struct lathe_session *s) {
 
 /* ---- running */
 
-enum lathe_status lathe_session_run(struct lathe_session *s, struct lathe_diag *diag) {
+enum lathe_status lathe_session_begin(struct lathe_session *s, bool *empty, struct lathe_diag *diag) {
     s->has_output = false;
+    *empty = false;
     for (uint32_t i = 0; i < s->artifact->manifest.head->input_count; i++)
         if (!s->bindings[i].bound && !s->artifact->ports[i].optional)
             return lathe_fail(diag, LATHE_MSG_INPUT_MISSING, "input '%s' is missing", s->artifact->ports[i].name);
-    bool empty = false;
     if (!s->shape_known || s->poison)
-        LATHE_TRY(lathe_session_shape(s, &empty, diag));
-    if (empty) {
-        s->flagged = 0;
-    } else {
+        LATHE_TRY(lathe_session_shape(s, empty, diag));
+    if (!*empty)
         LATHE_TRY(lathe_session_inputs(s, diag));
-        LATHE_TRY(lathe_session_exec(s, diag));
-    }
+    lathe_session_restart(s);
+    return LATHE_OK;
+}
+
+void lathe_session_end(struct lathe_session *s) {
     s->has_output = true;
+}
+
+enum lathe_status lathe_session_run(struct lathe_session *s, struct lathe_diag *diag) {
+    bool empty;
+    LATHE_TRY(lathe_session_begin(s, &empty, diag));
+    if (!empty)
+        LATHE_TRY(lathe_session_exec(s, diag));
+    lathe_session_end(s);
     return LATHE_OK;
 }
 

@@ -27,9 +27,9 @@ struct lathe_step_state {
     const struct lathe_tensor *const *in;
     struct lathe_tensor *const *out;
     uint16_t n_in, n_out;
-    bool solo;        /* thread 0 alone runs it: too little work to share */
-    bool needs_rows;  /* its sizes follow from the prologue */
-    bool flags_rows;  /* it has keys, and a row without any is to be told */
+    bool solo;       /* thread 0 alone runs it: too little work to share */
+    bool needs_rows; /* its sizes follow from the prologue */
+    bool flags_rows; /* it has keys, and a row without any is to be told */
     /* the steps before it that touch bytes it writes, or write bytes it touches; the nearest first */
     uint32_t first_conflict, conflict_count;
 };
@@ -91,6 +91,19 @@ const char *lathe_session_dim_name(const struct lathe_session *s, uint32_t dim);
 /* ---- session_input.c: checks ids, converts, fills defaults; sets the data of the inputs' tensors. */
 LATHE_NODISCARD enum lathe_status lathe_session_inputs(struct lathe_session *s, struct lathe_diag *diag);
 
-/* ---- exec.c */
+/* ---- A run in parts: begin, the steps, end. lathe_session_run is all of them; a fleet runs ranges of the steps on
+ * several cores, one after the other. */
+/* session.c: refuses what is missing, sizes and values included, and makes all ready for step 0. *empty: the batch is
+ * 0, there is nothing to run and the outputs have no rows. */
+LATHE_NODISCARD enum lathe_status lathe_session_begin(struct lathe_session *s, bool *empty, struct lathe_diag *diag);
+/* exec.c: forgets the failures of the last run, and poisons the arena where that is asked for. */
+void lathe_session_restart(struct lathe_session *s);
+/* exec.c: all steps, by the session's threads. */
 LATHE_NODISCARD enum lathe_status lathe_session_exec(struct lathe_session *s, struct lathe_diag *diag);
+/* exec.c: steps `first` to `end` - 1 by the calling thread alone; each range starts where the last one ended.
+ * `scratch`: scratch_bytes of the caller's; NULL: the session's own. */
+LATHE_NODISCARD enum lathe_status lathe_session_steps(struct lathe_session *s, uint32_t first, uint32_t end,
+                                                      uint8_t *scratch, struct lathe_diag *diag);
+/* session.c: the outputs may be read. */
+void lathe_session_end(struct lathe_session *s);
 #endif
