@@ -3,6 +3,7 @@
 #include "printable.h"
 #include "target.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -60,6 +61,28 @@ static json_t *operators_json(const struct lathe_target *t) {
     return list;
 }
 
+static const struct {
+    const char *key, *doc;
+    size_t at;
+} cost_keys[] = {
+#define COST(name, key, most, doc) {key, doc, offsetof(struct lathe_target_cost, name)},
+#include "cost_keys.def"
+#undef COST
+};
+
+static double cost_figure(const struct lathe_target *t, size_t i) {
+    return *(const double *)(const void *)((const char *)&t->cost + cost_keys[i].at);
+}
+
+static json_t *cost_json(const struct lathe_target *t) {
+    json_t *o = json_object();
+    for (size_t i = 0; i < sizeof cost_keys / sizeof *cost_keys; i++)
+        json_object_set_new(o, cost_keys[i].key, lathe_json_number(cost_figure(t, i)));
+    if (t->cost_from[0])
+        json_object_set_new(o, "from", lathe_json_string(t->cost_from));
+    return o;
+}
+
 static json_t *target_json(const struct lathe_target *t) {
     char features[512], precisions[64];
     lathe_target_features_text(t->features, features, sizeof features);
@@ -86,11 +109,12 @@ static json_t *target_json(const struct lathe_target *t) {
     json_object_set_new(o, "operators", operators_json(t));
     json_object_set_new(o, "clock_ghz", lathe_json_number(t->ghz));
     json_object_set_new(o, "memory_gbps", lathe_json_number(t->memory_gbps));
+    json_object_set_new(o, "cost", cost_json(t));
     return o;
 }
 
 static void row(struct lathe_text *out, const char *key, const char *value) {
-    lathe_text_append(out, "%-14s", key);
+    lathe_text_append(out, "%-16s", key);
     lathe_append_printable(out, value);
     lathe_text_append(out, "\n");
 }
@@ -109,8 +133,8 @@ static void target_text(const struct lathe_target *t, struct lathe_text *out) {
     row(out, "doc", t->doc);
     row(out, "arch", t->arch);
     row(out, "features", features[0] ? features : "none");
-    lathe_text_append(out, "%-14s%u bytes\n", "vectors", t->vector_bytes);
-    lathe_text_append(out, "%-14sL1 ", "caches");
+    lathe_text_append(out, "%-16s%u bytes\n", "vectors", t->vector_bytes);
+    lathe_text_append(out, "%-16sL1 ", "caches");
     lathe_append_bytes(out, t->l1_bytes);
     lathe_text_append(out, ", L2 ");
     lathe_append_bytes(out, t->l2_bytes);
@@ -121,7 +145,7 @@ static void target_text(const struct lathe_target *t, struct lathe_text *out) {
     row(out, "int8 scheme", scheme_name(t->int8_scheme));
     row(out, "shapes", shapes_name(t));
     if (t->bucket_count) {
-        lathe_text_append(out, "%-14s", "buckets");
+        lathe_text_append(out, "%-16s", "buckets");
         for (unsigned i = 0; i < t->bucket_count; i++)
             lathe_text_append(out, "%s%lldx%lld", i ? " " : "", (long long)t->buckets[i].batch,
                               (long long)t->buckets[i].seq);
@@ -132,16 +156,20 @@ static void target_text(const struct lathe_target *t, struct lathe_text *out) {
     limit_row(out, "cores", t->cores, "as many as the machine has");
     row(out, "placement", placement_name(t));
     if (t->core_memory_bytes) {
-        lathe_text_append(out, "%-14s", "core memory");
+        lathe_text_append(out, "%-16s", "core memory");
         lathe_append_bytes(out, t->core_memory_bytes);
         lathe_text_append(out, "\n");
     }
     row(out, "casts", cast_name(t));
     row(out, "operators", t->all_operators ? "all" : "a list (--json shows it)");
     if (t->ghz > 0)
-        lathe_text_append(out, "%-14s%.2f GHz\n", "clock", t->ghz);
+        lathe_text_append(out, "%-16s%.2f GHz\n", "clock", t->ghz);
     if (t->memory_gbps > 0)
-        lathe_text_append(out, "%-14s%.0f GB/s\n", "memory", t->memory_gbps);
+        lathe_text_append(out, "%-16s%.0f GB/s\n", "memory", t->memory_gbps);
+    if (t->cost_from[0])
+        row(out, "cost from", t->cost_from);
+    for (size_t i = 0; i < sizeof cost_keys / sizeof *cost_keys; i++)
+        lathe_text_append(out, "cost %-11s%-10g%s\n", cost_keys[i].key, cost_figure(t, i), cost_keys[i].doc);
 }
 
 static void list_line(const struct lathe_target *t, struct lathe_text *out) {
@@ -173,31 +201,10 @@ static enum lathe_status list(bool json, struct lathe_diag *diag) {
     return status;
 }
 
-/* The shipped target whose instruction sets this machine has, and most of them. */
-static const char *best_shipped(const struct lathe_target *native) {
-    const char *best = "generic";
-    int most = -1;
-    for (unsigned i = 0; i < lathe_target_builtin_count(); i++) {
-        struct lathe_target t;
-        if (lathe_target_load(lathe_target_builtin_name(i), &t, NULL) || !strcmp(t.arch, "device"))
-            continue;
-        bool arch = !strcmp(t.arch, "any") || !strcmp(t.arch, native->arch);
-        int bits = __builtin_popcountll(t.features);
-        /* Equal sets: the cache sizes decide. */
-        uint64_t gap = t.l2_bytes > native->l2_bytes ? t.l2_bytes - native->l2_bytes : native->l2_bytes - t.l2_bytes;
-        int score = bits * 1000 - (int)(gap >> 13);
-        if (arch && !(t.features & ~native->features) && score > most) {
-            most = score;
-            best = lathe_target_builtin_name(i);
-        }
-    }
-    return best;
-}
-
 static enum lathe_status show(const char *name, bool detect, bool json, struct lathe_diag *diag) {
     struct lathe_target t;
     LATHE_TRY(lathe_target_load(name, &t, diag));
-    const char *near = detect ? best_shipped(&t) : NULL;
+    const char *near = detect ? lathe_target_nearest(&t) : NULL;
     if (json) {
         json_t *o = target_json(&t);
         if (near)

@@ -1,6 +1,7 @@
 /* Writes an artifact: the only writer of the format. Sections stand in the order manifest, plan, report, graph,
  * weights, known answer; nothing in them depends on the time, the host, a path or the number of jobs. */
 #include "artifact_file.h"
+#include "cost.h"
 #include "known_answer.h"
 #include "lower.h"
 #include "section_checksum.h"
@@ -394,7 +395,9 @@ static enum lathe_status emit(struct lathe_graph *g, const struct lathe_emit_opt
     LATHE_TRY(lathe_lower(g, options, report, &lowered, diag));
     if (report)
         lathe_report_memory(report, lowered.weight_bytes, lowered.arena_bytes, lowered.alive_bytes, 0);
-    enum lathe_status status = lathe_artifact_file_begin(&e.file, path, diag);
+    enum lathe_status status = lathe_cost_steps(&lowered) ? LATHE_OK : no_memory(&e);
+    if (status == LATHE_OK)
+        status = lathe_artifact_file_begin(&e.file, path, diag);
     if (status == LATHE_OK)
         status = emit_sections(&e);
     if (status == LATHE_OK)

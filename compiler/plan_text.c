@@ -107,6 +107,9 @@ void lathe_plan_text(const struct lathe_plan *plan, struct lathe_text *out) {
             lathe_text_append(out, k ? ", " : "");
             value_text(plan, operands[k], false, out);
         }
-        lathe_text_append(out, ")\n");
+        lathe_text_append(out, ")");
+        if (s->cost)
+            lathe_text_append(out, "  ~%.3g us", s->cost / 1e3);
+        lathe_text_append(out, "\n");
     }
 }

@@ -118,7 +118,7 @@ struct lathe_fmt_value {
 struct lathe_fmt_step {
     uint16_t op, reserved0;
     uint16_t n_in, n_out;
-    uint32_t first_operand, first_attr, n_attrs, name, origin, reserved1;
+    uint32_t first_operand, first_attr, n_attrs, name, origin, cost;
 };
 
 struct lathe_fmt_attr {

@@ -26,6 +26,13 @@ struct lathe_bucket {
     int64_t batch, seq;
 };
 
+/* The figures of targets/cost_keys.def. */
+struct lathe_target_cost {
+#define COST(name, key, most, doc) double name;
+#include "cost_keys.def"
+#undef COST
+};
+
 struct lathe_target {
     char name[64];
     char doc[160];
@@ -46,6 +53,8 @@ struct lathe_target {
     bool all_operators;         /* else only those of `operators` */
     uint8_t operators[64];      /* bit set over operator numbers (ir_ops.def), 512 bits */
     double ghz, memory_gbps;    /* for the cost model; 0 unknown */
+    struct lathe_target_cost cost;
+    char cost_from[64];         /* the shipped target whose ghz, memory_gbps and cost `native` borrows; "": its own */
 };
 
 #define LATHE_PRECISION_F32 1u
@@ -55,8 +64,12 @@ struct lathe_target {
 /* `name`: a built-in name, "native", or the path of a YAML file (it has a '/' or ends in .yaml or .yml). Errors are
  * LATHE_INVALID with file and line: unknown key, wrong type, unknown feature, cycle in `extends`, an unknown base. */
 LATHE_NODISCARD enum lathe_status lathe_target_load(const char *name, struct lathe_target *out, struct lathe_diag *diag);
-/* From the CPU at hand: CPUID and XCR0, caches from CPUID or sysfs. */
+/* From the CPU at hand: CPUID and XCR0, caches from CPUID or sysfs. Nothing is measured: figures for the cost model are
+ * those of lathe_target_nearest. */
 void lathe_target_native(struct lathe_target *out);
+/* The shipped target, no device, whose instruction sets `t` has, and most of them; of equal ones the one whose second
+ * cache is nearest in size. */
+const char *lathe_target_nearest(const struct lathe_target *t);
 unsigned lathe_target_builtin_count(void);
 const char *lathe_target_builtin_name(unsigned index); /* sorted */
 /* "avx2 fma f16c", in the order of cpu_bits.def, into `buffer`; the length like snprintf. */

@@ -3,6 +3,7 @@
 #include "target_internal.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #define HAS(bit) ((out->features & LATHE_CPU_MASK(LATHE_CPU_##bit)) != 0)
 
@@ -34,4 +35,30 @@ void lathe_target_native(struct lathe_target *out) {
     if (HAS(AVX512_BF16) || HAS(AMX_BF16))
         out->precisions |= LATHE_PRECISION_BF16;
     out->int8_scheme = HAS(AVX512_VNNI) || HAS(AVX_VNNI) || HAS(AMX_INT8) ? LATHE_INT8_U8S8 : LATHE_INT8_U7S8;
+    struct lathe_target near;
+    const char *name = lathe_target_nearest(out);
+    if (lathe_target_load(name, &near, NULL) == LATHE_OK) {
+        out->ghz = near.ghz;
+        out->memory_gbps = near.memory_gbps;
+        out->cost = near.cost;
+        snprintf(out->cost_from, sizeof out->cost_from, "%s", name);
+    }
+}
+
+const char *lathe_target_nearest(const struct lathe_target *t) {
+    const char *best = "generic";
+    int64_t most = INT64_MIN;
+    for (unsigned i = 0; i < lathe_target_builtin_count(); i++) {
+        struct lathe_target s;
+        if (lathe_target_load(lathe_target_builtin_name(i), &s, NULL) || !strcmp(s.arch, "device"))
+            continue;
+        bool arch = !strcmp(s.arch, "any") || !strcmp(s.arch, t->arch);
+        uint64_t gap = s.l2_bytes > t->l2_bytes ? s.l2_bytes - t->l2_bytes : t->l2_bytes - s.l2_bytes;
+        int64_t score = (int64_t)__builtin_popcountll(s.features) * (INT64_C(1) << 40) - (int64_t)(gap >> 10);
+        if (arch && !(s.features & ~t->features) && score > most) {
+            most = score;
+            best = lathe_target_builtin_name(i);
+        }
+    }
+    return best;
 }

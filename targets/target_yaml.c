@@ -399,6 +399,41 @@ static enum lathe_status set_memory(const struct reader *r, const char *key, con
     return real(r, key, node, &r->target->memory_gbps);
 }
 
+static const struct {
+    const char *key;
+    size_t at;
+    double most;
+} cost_keys[] = {
+#define COST(name, key, most, doc) {key, offsetof(struct lathe_target_cost, name), most},
+#include "cost_keys.def"
+#undef COST
+};
+#define COST_COUNT (sizeof cost_keys / sizeof *cost_keys)
+
+/* Keys that the file leaves out stay as what it extends has them. */
+static enum lathe_status set_cost(const struct reader *r, const char *key, const yaml_node_t *node) {
+    struct choice names[COST_COUNT];
+    bool seen[COST_COUNT] = {false};
+    if (node->type != YAML_MAPPING_NODE)
+        return FAIL(r, node, TARGET_VALUE, "%s: expected a mapping of figures, found %s", key, kind_of(node));
+    for (size_t i = 0; i < COST_COUNT; i++)
+        names[i] = (struct choice){cost_keys[i].key, (int)i};
+    for (const yaml_node_pair_t *p = node->data.mapping.pairs.start; p < node->data.mapping.pairs.top; p++) {
+        const yaml_node_t *name = node_at(r, p->key), *value = node_at(r, p->value);
+        int i = 0;
+        LATHE_TRY(choose(r, key, name, names, COST_COUNT, &i));
+        if (seen[i])
+            return FAIL(r, name, TARGET_KEY, "%s: '%s' is written twice", key, cost_keys[i].key);
+        seen[i] = true;
+        double *into = (double *)(void *)((char *)&r->target->cost + cost_keys[i].at);
+        LATHE_TRY(real(r, cost_keys[i].key, value, into));
+        if (*into > cost_keys[i].most)
+            return FAIL(r, value, TARGET_VALUE, "%s: at most %g, found %g", cost_keys[i].key, cost_keys[i].most, *into);
+    }
+    r->target->cost_from[0] = 0;
+    return LATHE_OK;
+}
+
 static enum lathe_status set_extends(const struct reader *r, const char *key, const yaml_node_t *node) {
     const char *text = "";
     LATHE_TRY(word(r, key, node, 4000, &text));
@@ -434,6 +469,7 @@ static const struct {
     {"operators", set_operators},
     {"clock_ghz", set_ghz},
     {"memory_gbps", set_memory},
+    {"cost", set_cost},
 };
 #define KEY_COUNT (sizeof keys / sizeof *keys)
 

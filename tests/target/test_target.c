@@ -64,6 +64,8 @@ static void shipped(void **state) {
          LATHE_PRECISION_F32 | LATHE_PRECISION_BF16 | LATHE_PRECISION_INT8},
         {"znver3", BIT(AVX2), BIT(AVX512), LATHE_PRECISION_F32 | LATHE_PRECISION_INT8},
         {"znver4", BIT(AVX512_BF16), BIT(AMX_TILE), LATHE_PRECISION_F32 | LATHE_PRECISION_BF16 | LATHE_PRECISION_INT8},
+        {"znver5", BIT(AVX512_BF16) | BIT(AVX_VNNI), BIT(AMX_TILE),
+         LATHE_PRECISION_F32 | LATHE_PRECISION_BF16 | LATHE_PRECISION_INT8},
         {"inferentia", 0, BIT(AVX2), LATHE_PRECISION_F32 | LATHE_PRECISION_BF16},
     };
     assert_int_equal(lathe_target_builtin_count(), sizeof want / sizeof *want);
@@ -75,6 +77,10 @@ static void shipped(void **state) {
         assert_true((t.features & want[i].lacks) == 0);
         assert_int_equal(t.precisions, want[i].precisions);
         assert_true(t.l1_bytes && t.l2_bytes && t.doc[0]);
+        assert_true(t.ghz > 0 && t.memory_gbps > 0);
+#define COST(name, key, most, doc) assert_true(t.cost.name > 0 && t.cost.name <= (most));
+#include "cost_keys.def"
+#undef COST
     }
     for (unsigned i = 1; i < lathe_target_builtin_count(); i++)
         assert_true(strcmp(lathe_target_builtin_name(i - 1), lathe_target_builtin_name(i)) < 0);
@@ -140,6 +146,12 @@ static void refused(void **state) {
         {"name: a\nbuckets: [1x4]\n", 1, "static"},
         {"name: a\noperators: [linear, lineer]\n", 2, "lineer"},
         {"name: a\nclock_ghz: fast\n", 2, "fast"},
+        {"name: a\ncost: 5\n", 2, "mapping"},
+        {"name: a\ncost: {f33: 5}\n", 2, "f33"},
+        {"name: a\ncost: {f32: fast}\n", 2, "fast"},
+        {"name: a\ncost: {f32: -1}\n", 2, "-1"},
+        {"name: a\ncost:\n  efficiency: 1.5\n", 3, "efficiency"},
+        {"name: a\ncost:\n  f32: 1\n  f32: 2\n", 4, "twice"},
         {"name: a\nclock_ghz: 1e3\n", 2, "1e3"},
         {"name: 5\n", 1, "number"},
         {"name: true\n", 1, "text"},

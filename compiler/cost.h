@@ -1,0 +1,54 @@
+/* The cost model: what a plan takes on a target, from the target's figures (targets/cost_keys.def), without running
+ * anything. A step's time is that of its arithmetic or that of its bytes, whichever is longer, rounded where they are
+ * near each other, and an overhead. Pure functions; no state. */
+#ifndef LATHE_COST_H
+#define LATHE_COST_H
+
+#include "plan.h"
+#include "target.h"
+
+struct lathe_lowered;
+
+enum lathe_cost_kind {
+    LATHE_COST_LINEAR, /* products with weights */
+    LATHE_COST_ATTENTION,
+    LATHE_COST_NORM, /* layer norms, with the sum before them */
+    LATHE_COST_EMBEDDING,
+    LATHE_COST_OTHER,
+    LATHE_COST_KINDS,
+};
+/* "linear", "attention", "norm", "embedding", "other" */
+const char *lathe_cost_kind_name(enum lathe_cost_kind kind);
+
+struct lathe_step_cost {
+    enum lathe_cost_kind kind;
+    double products; /* multiply-adds */
+    double compute_ns, memory_ns, overhead_ns;
+    double ns;
+};
+
+/* A plan at given sizes. */
+struct lathe_cost_model {
+    const struct lathe_plan *plan;
+    const struct lathe_target *target;
+    unsigned threads;
+    int64_t batch, seq;  /* of this run */
+    double weight_bytes; /* that a run reads: all constants but tables of which only some rows are read */
+    const int64_t *dims; /* values of the plan's dims */
+};
+
+/* Sizes for `batch` sequences of `seq` tokens (0: the largest): symbols of role batch and sequence have these values,
+ * within their bounds, others their largest, kept rows are batch * sequence. `max_seq` is the manifest's, for plans of
+ * fixed length. `dims` gets dim_count entries and must outlive the model. */
+void lathe_cost_sizes(struct lathe_cost_model *model, int64_t batch, int64_t seq, int64_t max_batch, int64_t max_seq,
+                      int64_t *dims);
+/* Time of one step; all zeros when the target has no figures or a size cannot be computed. */
+void lathe_cost_step(const struct lathe_cost_model *model, uint32_t step, struct lathe_step_cost *out);
+/* True when the target has the figures that a prediction needs. */
+bool lathe_cost_known(const struct lathe_target *target);
+
+/* The tables of a plan that is being made, as those of an artifact. `head` and `out` are the caller's. */
+void lathe_cost_plan_of(const struct lathe_lowered *lowered, struct lathe_fmt_plan *head, struct lathe_plan *out);
+/* Writes the field `cost` of every step. False when memory runs out. */
+bool lathe_cost_steps(struct lathe_lowered *lowered);
+#endif
