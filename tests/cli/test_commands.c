@@ -101,8 +101,8 @@ static int clean_up(void **state) {
 /* The help names every command and option of its own table, on standard output. */
 static void help(void **state) {
     (void)state;
-    static const char *const commands[] = {"compile", "inspect", "diff",   "verify", "run",
-                                           "bench",   "targets", "passes", "ops"};
+    static const char *const commands[] = {"compile", "inspect", "diff",    "verify", "run",
+                                           "bench",   "buckets", "targets", "passes", "ops"};
     assert_int_equal(run("--help"), 0);
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
         char line[64];
@@ -161,9 +161,15 @@ static void refusals(void **state) {
         {"verify @t/none", 2, "--test-data"},
         {"run @t/none", 2, "--output-dir"},
         {"bench @t/none --seq 0", 2, "--seq"},
+        {"buckets --max 4", 2, "--lengths"},
+        {"buckets --lengths @t/lengths", 2, "--max"},
+        {"buckets --lengths @t/lengths --max 65", 2, "1 to 64"},
+        {"buckets --lengths @t/none --max 4", 3, "none"},
+        {"buckets --lengths @t/lengths --max 4", 3, "lengths:3:"},
         {"targets nosuch", 2, "icelake"},
         {"diff @m", 2, "missing"},
     };
+    put_file("lengths", "7\n8 2\nnine\n");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         int code = run(cases[i].line);
         size_t n = strlen(err);
@@ -260,6 +266,22 @@ static void same_bytes(void **state) {
     assert_string_equal(text, "before");
 }
 
+/* Text and JSON tell the same proposal; its arguments are those that compile takes. */
+static void buckets(void **state) {
+    (void)state;
+    put_file("some.txt", "3 10\n4\n\n20 5\n21 5\n100\n");
+    assert_int_equal(run("buckets --lengths @t/some.txt --max 3"), 0);
+    assert_non_null(strstr(out, "arguments    --bucket 1x4 --bucket 1x21 --bucket 1x100\n"));
+    assert_non_null(strstr(out, "saving       83.9 %"));
+    assert_int_equal(run("buckets --lengths @t/some.txt --max 3 --max-length 64 --hidden 48 --json"), 0);
+    json_t *o = parse();
+    assert_int_equal(json_integer_value(json_object_get(o, "cut")), 1);
+    assert_string_equal(json_string_value(json_array_get(json_object_get(o, "arguments"), 5)), "1x64");
+    assert_int_equal(json_integer_value(json_object_get(o, "work")),
+                     11 * 4 * (288 + 4) + 10 * 21 * (288 + 21) + 64 * (288 + 64));
+    json_decref(o);
+}
+
 static void tables(void **state) {
     (void)state;
     assert_int_equal(run("targets --json"), 0);
@@ -318,10 +340,10 @@ static void labels(void **state) {
 }
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(help),       cmocka_unit_test(refusals),
-                                       cmocka_unit_test(in_bf16),    cmocka_unit_test(whole_way),
-                                       cmocka_unit_test(same_bytes), cmocka_unit_test(tables),
-                                       cmocka_unit_test(labels),     cmocka_unit_test(trial_refused)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(help),      cmocka_unit_test(refusals),   cmocka_unit_test(in_bf16),
+        cmocka_unit_test(whole_way), cmocka_unit_test(same_bytes), cmocka_unit_test(tables),
+        cmocka_unit_test(buckets),   cmocka_unit_test(labels),     cmocka_unit_test(trial_refused)};
     if (argc != 4)
         return 2;
     lathe = argv[1];
