@@ -20,6 +20,8 @@ struct lathe_binding {
     int64_t filled, axis; /* elements of the buffer that hold positions, and the length of the axis they count */
 };
 
+#define LATHE_SAME_ROWS (UINT32_C(1) << 31)
+
 /* A step as the threads see it. */
 struct lathe_step_state {
     const struct lathe_op_info *op;
@@ -30,6 +32,7 @@ struct lathe_step_state {
     bool solo;       /* thread 0 alone runs it: too little work to share */
     bool needs_rows; /* its sizes follow from the prologue */
     bool flags_rows; /* it has keys, and a row without any is to be told */
+    size_t rows;     /* not 0: part i of the team touches the i-th part of so many rows alone, see lathe_gemm_by_rows */
     /* the steps before it that touch bytes it writes, or write bytes it touches; the nearest first */
     uint32_t first_conflict, conflict_count;
 };
@@ -58,8 +61,8 @@ struct lathe_session {
     struct lathe_attr *attrs;
     int64_t *ints;
     struct lathe_tensor **operands;
-    uint32_t *conflicts;
-    uint32_t *phases; /* first step of each phase of the run, then step_count */
+    uint32_t *conflicts; /* steps; LATHE_SAME_ROWS is added where a row of one meets only the same row of the other */
+    uint32_t *phases;    /* first step of each phase of the run, then step_count */
     unsigned phase_count;
     uint32_t *input_values; /* values that lie in an input: the inputs themselves and views of them */
     uint32_t input_value_count;

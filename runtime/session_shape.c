@@ -1,5 +1,6 @@
 /* Sizes of a run: from the bound inputs to symbols, dims and tensors, and from them to the steps that one thread runs
  * alone and the places where the threads must meet. Allocates nothing (but for the one table of conflicts). */
+#include "gemm_split.h"
 #include "row_map.h"
 #include "session.h"
 
@@ -149,6 +150,36 @@ static double step_work(const struct lathe_step_state *st) {
     }
 }
 
+/* Operands that a step working by rows touches by rows: bits of ins, then of outs. */
+struct row_operands {
+    unsigned in, out;
+    unsigned own; /* see lathe_gemm_by_rows */
+};
+static struct row_operands row_operands(enum lathe_op op) {
+    switch (op) {
+    case LATHE_OP_LINEAR:
+        return (struct row_operands){1u << 0 | 1u << 3, 1, LATHE_OWN_ROWS_F32};
+    case LATHE_OP_LINEAR_BF16:
+        return (struct row_operands){1u << 0 | 1u << 3, 1, LATHE_OWN_ROWS_BF16};
+    case LATHE_OP_LINEAR_Q8:
+        return (struct row_operands){1u << 0 | 1u << 5, 1, LATHE_OWN_ROWS_Q8};
+    case LATHE_OP_SKIP_LAYER_NORM:
+        return (struct row_operands){1u << 0 | 1u << 1, 3, 1};
+    default:
+        return (struct row_operands){0, 0, 1};
+    }
+}
+
+/* See struct lathe_step_state. */
+static size_t rows_of_step(const struct lathe_session *s, const struct lathe_step_state *st) {
+    const struct lathe_tensor *y = st->n_out ? st->out[0] : NULL;
+    struct row_operands by_rows = row_operands(st->op->op);
+    if (st->solo || !by_rows.out || !y || y->rank < 1 || y->dims[y->rank - 1] < 1)
+        return 0;
+    size_t rows = (size_t)(lathe_tensor_count(y) / y->dims[y->rank - 1]);
+    return lathe_gemm_by_rows(rows, s->threads, by_rows.own) ? rows : 0;
+}
+
 /* Where threads meet: before a step that conflicts with one since the last barrier, unless one thread runs both. */
 static void set_phases(struct lathe_session *s) {
     uint32_t prologue = s->plan->head->prologue_steps, count = s->plan->head->step_count, last = prologue;
@@ -161,11 +192,13 @@ static void set_phases(struct lathe_session *s) {
     for (uint32_t i = 0; i < count; i++) {
         struct lathe_step_state *st = &s->steps[i];
         st->solo = s->alone || is_small(st);
+        st->rows = rows_of_step(s, st);
         for (uint32_t c = 0; i >= prologue && c < st->conflict_count; c++) {
-            uint32_t other = s->conflicts[st->first_conflict + c];
+            uint32_t conflict = s->conflicts[st->first_conflict + c], other = conflict & ~LATHE_SAME_ROWS;
             if (other < last)
                 break;
-            if (!(st->solo && s->steps[other].solo)) {
+            bool by_rows = conflict & LATHE_SAME_ROWS && st->rows && st->rows == s->steps[other].rows;
+            if (!(st->solo && s->steps[other].solo) && !by_rows) {
                 s->phases[s->phase_count++] = last = i;
                 break;
             }
@@ -355,7 +388,16 @@ void lathe_session_shape_max(struct lathe_session *s) {
 
 struct range {
     uint64_t begin, end;
+    uint64_t row; /* bytes of a row where the step may work by rows, else 0 */
 };
+
+/* Bytes of the last axis when they are the same at all sizes. */
+static uint64_t fixed_row(const struct lathe_plan *p, const struct lathe_fmt_value *v) {
+    if (v->rank < 1)
+        return 0;
+    const struct lathe_fmt_dim *d = &p->dims[v->dims[v->rank - 1]];
+    return d->op == LATHE_DIM_CONST ? (uint64_t)d->constant * lathe_dtype_bytes((enum lathe_dtype)v->dtype) : 0;
+}
 
 static unsigned step_ranges(const struct lathe_session *s, uint32_t step, bool writes, struct range *out,
                             unsigned room) {
@@ -363,13 +405,15 @@ static unsigned step_ranges(const struct lathe_session *s, uint32_t step, bool w
     const struct lathe_fmt_step *f = &p->steps[step];
     const uint32_t *operands = p->operands + f->first_operand + (writes ? f->n_in : 0);
     unsigned count = writes ? f->n_out : f->n_in, n = 0;
+    struct row_operands by_rows = row_operands((enum lathe_op)f->op);
+    unsigned rows = writes ? by_rows.out : by_rows.in;
     for (unsigned i = 0; i < count; i++) {
         if (operands[i] == LATHE_FORMAT_ABSENT || p->values[operands[i]].place != LATHE_PLACE_ARENA)
             continue;
         if (n == room)
             return UINT32_MAX;
         const struct lathe_fmt_value *v = &p->values[operands[i]];
-        out[n++] = (struct range){v->offset, v->offset + v->bytes};
+        out[n++] = (struct range){v->offset, v->offset + v->bytes, i < 32 && rows >> i & 1 ? fixed_row(p, v) : 0};
     }
     return n;
 }
@@ -380,14 +424,22 @@ struct access {
     unsigned n_reads, n_writes; /* UINT32_MAX: too many to list; conflicts with everything */
 };
 
-static bool meet(const struct range *a, unsigned n_a, const struct range *b, unsigned n_b) {
+enum meeting { APART, IN_ROWS, ANYHOW };
+static enum meeting meet(const struct range *a, unsigned n_a, const struct range *b, unsigned n_b) {
     if (n_a == UINT32_MAX || n_b == UINT32_MAX)
-        return true;
+        return ANYHOW;
+    enum meeting how = APART;
     for (unsigned i = 0; i < n_a; i++)
         for (unsigned k = 0; k < n_b; k++)
-            if (a[i].begin < b[k].end && b[k].begin < a[i].end)
-                return true;
-    return false;
+            if (a[i].begin < b[k].end && b[k].begin < a[i].end) {
+                if (a[i].begin != b[k].begin || a[i].row != b[k].row || !a[i].row)
+                    return ANYHOW;
+                how = IN_ROWS;
+            }
+    return how;
+}
+static enum meeting worse(enum meeting a, enum meeting b) {
+    return a > b ? a : b;
 }
 
 static void read_access(const struct lathe_session *s, uint32_t step, struct access *out) {
@@ -408,10 +460,10 @@ bool lathe_session_conflicts(struct lathe_session *s) {
         s->steps[i].first_conflict = used;
         for (uint32_t back = 1; ok && back <= i && back <= WINDOW; back++) {
             const struct access *other = &ring[(i - back) % WINDOW];
-            bool conflict = back == WINDOW || meet(now->reads, now->n_reads, other->writes, other->n_writes) ||
-                            meet(now->writes, now->n_writes, other->reads, other->n_reads) ||
-                            meet(now->writes, now->n_writes, other->writes, other->n_writes);
-            if (!conflict)
+            enum meeting how = back == WINDOW ? ANYHOW : meet(now->reads, now->n_reads, other->writes, other->n_writes);
+            how = worse(how, meet(now->writes, now->n_writes, other->reads, other->n_reads));
+            how = worse(how, meet(now->writes, now->n_writes, other->writes, other->n_writes));
+            if (how == APART)
                 continue;
             if (used == room) {
                 room = room ? room * 2 : 256;
@@ -421,7 +473,7 @@ bool lathe_session_conflicts(struct lathe_session *s) {
                     s->conflicts = more;
             }
             if (ok)
-                s->conflicts[used++] = i - back;
+                s->conflicts[used++] = (i - back) | (how == IN_ROWS ? LATHE_SAME_ROWS : 0);
         }
         s->steps[i].conflict_count = used - s->steps[i].first_conflict;
         ring[i % WINDOW] = *now;

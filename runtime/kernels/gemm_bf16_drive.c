@@ -75,7 +75,7 @@ static void run_block(const struct block *block, size_t n0, size_t n1, const uin
 void lathe_gemm_bf16_team(const struct lathe_kernels *kernels, const struct lathe_gemm_bf16 *p,
                           const struct lathe_team *team, void *scratch) {
     struct block block = {.product = p, .kernel = &kernels->gemm_bf16, .a = scratch};
-    struct lathe_gemm_split split = {p->m, p->n, block.kernel->nr / 16, 1, 8};
+    struct lathe_gemm_split split = {p->m, p->n, block.kernel->nr / 16, 1, 8, LATHE_OWN_ROWS_BF16};
     struct lathe_gemm_part part = lathe_gemm_part_of(&split, team);
     if (part.m0 == part.m1 || part.n0 == part.n1)
         return;

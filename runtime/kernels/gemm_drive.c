@@ -151,7 +151,7 @@ void lathe_gemm_f32_part(const struct lathe_kernels *kernels, const struct lathe
 
 void lathe_gemm_f32_team(const struct lathe_kernels *kernels, const struct lathe_gemm_f32 *p,
                          const struct lathe_team *team, void *scratch) {
-    struct lathe_gemm_split split = {p->m, p->n, kernels->gemm_f32.nr / 16, 1, 8};
+    struct lathe_gemm_split split = {p->m, p->n, kernels->gemm_f32.nr / 16, 1, 8, LATHE_OWN_ROWS_F32};
     struct lathe_gemm_part part = lathe_gemm_part_of(&split, team);
     lathe_gemm_f32_part(kernels, p, part.m0, part.m1, part.n0, part.n1, scratch);
 }

@@ -37,6 +37,7 @@ struct block {
     const uint8_t *a;
     const float *scale;
     const int32_t *zero;
+    unsigned turn, turns; /* threads that read the same panels begin at different ones: each comes from memory once */
 };
 
 /* Columns [n0, n1) of a block; `panels` begins with column n0. */
@@ -46,8 +47,10 @@ static void run_block(const struct block *block, size_t n0, size_t n1, const int
     size_t k = (p->k + 3) / 4 * 4, lda = row_bytes(p->k);
     struct lathe_gemm_q8_epilogue e = p->epilogue;
     struct lathe_gemm_q8_tile tile = {.k = k, .lda = lda, .panel_stride = 16 * k, .ldc = p->ldy, .epilogue = &e};
-    size_t group = tiles == 1 ? n1 - n0 : block->kernel->nr;
-    for (size_t j = n0; j < n1; j += group) {
+    size_t group = tiles == 1 ? n1 - n0 : block->kernel->nr, groups = (n1 - n0 + group - 1) / group;
+    for (size_t g = 0, at = groups * block->turn / block->turns; g < groups; g++) {
+        size_t j = n0 + at * group;
+        at = at + 1 < groups ? at + 1 : 0;
         tile.cols = minimum(group, n1 - j);
         tile.b = panels + (j - n0) * k;
         e.w_scale = p->epilogue.w_scale + j;
@@ -60,7 +63,7 @@ static void run_block(const struct block *block, size_t n0, size_t n1, const int
             tile.c = p->y + row * p->ldy + j;
             if (tiles > 1) {
                 /* Each tile fetches its part of the next group. */
-                tile.fetch = tile.b + group * k + k * 16 / tiles * i / 64 * 64;
+                tile.fetch = panels + at * group * k + k * 16 / tiles * i / 64 * 64;
                 tile.fetch_step = 64 / tiles;
             }
             e.scale = block->scale + from;
@@ -74,7 +77,7 @@ static void run_block(const struct block *block, size_t n0, size_t n1, const int
 void lathe_gemm_q8_team(const struct lathe_kernels *kernels, const struct lathe_gemm_q8 *p,
                         const struct lathe_team *team, void *scratch) {
     struct block block = {.product = p, .kernel = p->levels > 127 ? &kernels->gemm_u8s8 : &kernels->gemm_u7s8};
-    struct lathe_gemm_split split = {p->m, p->n, block.kernel->nr / 16, 3, 8};
+    struct lathe_gemm_split split = {p->m, p->n, block.kernel->nr / 16, 3, 8, LATHE_OWN_ROWS_Q8};
     struct lathe_gemm_part part = lathe_gemm_part_of(&split, team);
     if (part.m0 == part.m1 || part.n0 == part.n1)
         return;
@@ -86,6 +89,8 @@ void lathe_gemm_q8_team(const struct lathe_kernels *kernels, const struct lathe_
     block.a = a;
     block.scale = scale;
     block.zero = zero;
+    block.turns = lathe_gemm_by_rows(p->m, team->count, LATHE_OWN_ROWS_Q8) ? team->count : 1;
+    block.turn = block.turns > 1 ? team->index : 0;
     for (block.m0 = part.m0; block.m0 < part.m1; block.m0 = block.m1) {
         block.m1 = minimum(part.m1, block.m0 + most);
         struct lathe_quantize_rows rows = {.count = block.m1 - block.m0,

@@ -5,7 +5,16 @@ static size_t minimum(size_t a, size_t b) {
     return a < b ? a : b;
 }
 
+bool lathe_gemm_by_rows(size_t m, unsigned threads, unsigned own) {
+    return m / own >= threads;
+}
+
 struct lathe_gemm_part lathe_gemm_part_of(const struct lathe_gemm_split *s, const struct lathe_team *team) {
+    if (lathe_gemm_by_rows(s->m, team->count, s->own)) {
+        int64_t m0, m1;
+        lathe_team_split(team, (int64_t)s->m, 1, &m0, &m1);
+        return (struct lathe_gemm_part){(size_t)m0, (size_t)m1, 0, s->n};
+    }
     size_t panels = (s->n + 15) / 16;
     unsigned tm = 1;
     uint64_t least = UINT64_MAX;
