@@ -49,8 +49,9 @@ static void mark_needed(struct lowering *w, lathe_node_id *stack) {
     while (depth > 0) {
         lathe_node_id n = stack[--depth];
         const struct lathe_node *node = lathe_node_at(w->g, n);
-        bool packs = lathe_weight_packing(node->op) != LATHE_PACKING_ROWS &&
-                     lathe_weight_resolve(w->l, n, &w->packed[n]);
+        bool packs = node->op == LATHE_OP_CONV ? lathe_weight_widen(w->l, n, &w->packed[n])
+                                               : lathe_weight_packing(node->op) != LATHE_PACKING_ROWS &&
+                                                     lathe_weight_resolve(w->l, n, &w->packed[n]);
         for (uint32_t i = 0; i < node->n_in; i++)
             if (!(packs && i == 1))
                 need(w, node->in[i], stack, &depth);
@@ -266,10 +267,22 @@ static enum lathe_status lower_attrs(struct lowering *w, const struct lathe_node
     return LATHE_OK;
 }
 
+static enum lathe_status widened_value(struct lowering *w, const struct lathe_value *value,
+                                       const struct lathe_weight *weight, uint32_t *out) {
+    uint32_t index = lathe_weight_add(w->l, weight);
+    if (index == UINT32_MAX)
+        return FAIL_MEMORY(w);
+    struct lathe_fmt_value f = {
+        .dtype = LATHE_F32, .place = LATHE_PLACE_CONSTANT, .index = index, .bytes = weight->bytes};
+    return new_value(w, &f, value->rank, value->dims, value->name, UINT32_MAX, out);
+}
+
 static enum lathe_status packed_value(struct lowering *w, lathe_node_id n, uint32_t *out) {
     struct lathe_lowered *l = w->l;
     const struct lathe_node *node = lathe_node_at(w->g, n);
     struct lathe_weight *weight = &w->packed[n];
+    if (!weight->packing)
+        return widened_value(w, lathe_value_at(w->g, node->in[1]), weight, out);
     uint64_t panels = (uint64_t)(weight->n - 1) / 16 + 1;
     if ((uint64_t)weight->k > (UINT64_C(1) << 40) / 64 / panels)
         return lathe_fail(l->diag, LATHE_MSG_LOWER_LIMIT, "node '%s': a weight of %lld x %lld is too large", node->name,

@@ -7,6 +7,7 @@
 #include "ir.h"
 #include "lathe_format.h"
 #include "stages.h"
+#include "weight_reader.h"
 
 /* A growing table of records of one size. */
 struct lathe_table {
@@ -37,19 +38,11 @@ enum lathe_packing {
 #undef PACKING
 };
 
-/* One piece of a weight: columns [at, at + columns) of w [K][N] (rows of N when `transposed`). */
-struct lathe_weight_part {
-    const void *data;
-    enum lathe_dtype dtype;
-    int64_t at, columns;
-    bool transposed; /* stored [columns][K] */
-};
-
-/* A constant to be stored: raw bytes, or a matrix in a packing. */
+/* A constant to be stored: raw bytes, rows of f32 from a narrower form, or a matrix in a packing. */
 struct lathe_weight {
     uint32_t packing;
-    const void *data;                /* packing 0 */
-    struct lathe_weight_part *parts; /* others */
+    const void *data;                      /* packing 0 with part_count 0: the bytes themselves */
+    const struct lathe_weight_part *parts; /* others; with packing 0 one part [k][n] */
     uint32_t part_count;
     int64_t k, n;
     uint64_t bytes, offset;
@@ -129,9 +122,11 @@ LATHE_NODISCARD enum lathe_status lathe_lower_ports(struct lathe_lowered *l);
 
 /* lower_weights.c: how the weights of an operator are packed; LATHE_PACKING_ROWS: it packs none. */
 enum lathe_packing lathe_weight_packing(enum lathe_op op);
-/* The parts of a product's weight, through concat, transpose and reshape of constants. False when the operand is not
- * made of constants. */
+/* The parts of a product's weight, through what rearranges or widens constants. False when the operand is not made of
+ * constants. */
 bool lathe_weight_resolve(struct lathe_lowered *l, lathe_node_id linear, struct lathe_weight *out);
+/* The weight of a convolution, which takes f32 only, behind a cast or a dequantization: stored as rows of f32. */
+bool lathe_weight_widen(struct lathe_lowered *l, lathe_node_id conv, struct lathe_weight *out);
 /* The weight with these bytes, new or one that is there already. */
 uint32_t lathe_weight_add(struct lathe_lowered *l, const struct lathe_weight *w);
 

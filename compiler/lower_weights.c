@@ -1,4 +1,4 @@
-/* Weights of products: seen through concat, transposition, casts and reshapes of constants, so that packing reads the
+/* Weights of products: seen through what rearranges or widens constants (weight_reader.h), so that packing reads the
  * mapped model directly and nothing is stored twice. */
 #include "lower.h"
 
@@ -6,68 +6,7 @@
 
 #include <string.h>
 
-#define MAX_DEPTH 16
-#define MAX_PARTS 4096
-#define SAMPLE    512
-
-struct resolver {
-    struct lathe_lowered *l;
-    struct lathe_table parts;
-    int64_t k;
-    bool bytes; /* weights in 8 bits */
-};
-
-static bool add_part(struct resolver *r, const void *data, enum lathe_dtype dtype, int64_t rows, int64_t cols,
-                     bool transposed, int64_t *at) {
-    bool readable = r->bytes ? dtype == LATHE_I8 : dtype == LATHE_F32 || dtype == LATHE_F16 || dtype == LATHE_BF16;
-    if (!readable || (transposed ? cols : rows) != r->k || r->parts.count == MAX_PARTS)
-        return false;
-    struct lathe_weight_part part = {data, dtype, *at, transposed ? rows : cols, transposed};
-    *at += part.columns;
-    return lathe_table_add(&r->parts, &part, 1) != UINT32_MAX;
-}
-
-static bool resolve(struct resolver *r, lathe_value_id v, bool transposed, int64_t *at, unsigned depth) {
-    struct lathe_graph *g = r->l->graph;
-    if (v == LATHE_NONE || depth > MAX_DEPTH)
-        return false;
-    const struct lathe_value *value = lathe_value_at(g, v);
-    int64_t rows, cols;
-    if (value->rank != 2 || !lathe_value_dim_is(g, v, 0, &rows) || !lathe_value_dim_is(g, v, 1, &cols))
-        return false;
-    if (lathe_value_is_constant(g, v))
-        return add_part(r, value->data, value->dtype, rows, cols, transposed, at);
-    if (value->producer == LATHE_NONE)
-        return false;
-    const struct lathe_node *node = lathe_node_at(g, value->producer);
-    struct lathe_attrs attrs = lathe_node_attrs(g, value->producer);
-    switch (node->op) {
-    case LATHE_OP_TRANSPOSE: {
-        uint32_t count;
-        const int64_t *perm = lathe_attr_ints(&attrs, LATHE_ATTR_PERM, &count);
-        bool swaps = count == 0 || (count == 2 && perm[0] == 1 && perm[1] == 0);
-        return resolve(r, node->in[0], swaps ? !transposed : transposed, at, depth + 1);
-    }
-    case LATHE_OP_CAST:
-        return value->dtype == LATHE_F32 && !r->bytes && resolve(r, node->in[0], transposed, at, depth + 1);
-    case LATHE_OP_RESHAPE:
-        if (lathe_value_is_constant(g, node->in[0])) {
-            const struct lathe_value *from = lathe_value_at(g, node->in[0]);
-            return lathe_value_count(g, node->in[0]) == lathe_value_count(g, v) &&
-                   add_part(r, from->data, from->dtype, rows, cols, transposed, at);
-        }
-        return lathe_value_same_shape(g, node->in[0], v) && resolve(r, node->in[0], transposed, at, depth + 1);
-    case LATHE_OP_CONCAT:
-        if (lathe_attr_int(&attrs, LATHE_ATTR_AXIS, 0) != (transposed ? 0 : 1))
-            return false;
-        for (uint32_t i = 0; i < node->n_in; i++)
-            if (!resolve(r, node->in[i], transposed, at, depth + 1))
-                return false;
-        return true;
-    default:
-        return false;
-    }
-}
+#define SAMPLE 512
 
 enum lathe_packing lathe_weight_packing(enum lathe_op op) {
     switch (op) {
@@ -85,30 +24,36 @@ enum lathe_packing lathe_weight_packing(enum lathe_op op) {
 bool lathe_weight_resolve(struct lathe_lowered *l, lathe_node_id linear, struct lathe_weight *out) {
     struct lathe_graph *g = l->graph;
     const struct lathe_node *node = lathe_node_at(g, linear);
-    struct lathe_attrs attrs = lathe_node_attrs(g, linear);
-    bool transposed = lathe_attr_int(&attrs, LATHE_ATTR_TRANS_B, 0) != 0;
-    int64_t dims[2];
+    struct lathe_weight_reader reader;
     *out = (struct lathe_weight){0};
     if (node->n_in < 2 || node->in[0] == LATHE_NONE || node->in[1] == LATHE_NONE || node->out[0] == LATHE_NONE ||
         lathe_value_at(g, node->in[0])->dtype != LATHE_F32 || lathe_value_at(g, node->out[0])->dtype != LATHE_F32 ||
-        lathe_value_at(g, node->in[1])->rank != 2 || !lathe_value_dim_is(g, node->in[1], 0, &dims[0]) ||
-        !lathe_value_dim_is(g, node->in[1], 1, &dims[1]))
+        !lathe_weight_reader_open(g, linear, l->arena, &reader))
         return false;
-    struct resolver r = {.l = l, .parts = {.each = sizeof(struct lathe_weight_part)}, .k = dims[transposed ? 1 : 0]};
     enum lathe_packing packing = lathe_weight_packing(node->op);
-    r.bytes = packing == LATHE_PACKING_S8_N16K4;
-    int64_t at = 0, n = dims[transposed ? 0 : 1];
-    bool ok = resolve(&r, node->in[1], transposed, &at, 0) && at == n && r.k > 0 && n > 0;
-    if (ok) {
-        out->packing = packing;
-        out->parts = lathe_arena_copy(l->arena, r.parts.data, r.parts.count * sizeof *out->parts);
-        out->part_count = r.parts.count;
-        out->k = r.k;
-        out->n = n;
-        ok = out->parts != NULL;
-    }
-    lathe_table_free(&r.parts);
-    return ok;
+    for (uint32_t i = 0; i < reader.part_count && packing == LATHE_PACKING_S8_N16K4; i++)
+        if (reader.parts[i].dtype != LATHE_I8 || reader.parts[i].scaled)
+            return false;
+    *out = (struct lathe_weight){
+        .packing = packing, .parts = reader.parts, .part_count = reader.part_count, .k = reader.k, .n = reader.n};
+    return true;
+}
+
+bool lathe_weight_widen(struct lathe_lowered *l, lathe_node_id conv, struct lathe_weight *out) {
+    const struct lathe_node *node = lathe_node_at(l->graph, conv);
+    struct lathe_weight_part *part = lathe_arena_alloc(l->arena, sizeof *part);
+    int64_t rows;
+    *out = (struct lathe_weight){0};
+    if (!part || node->n_in < 2 || !lathe_weight_stored(l->graph, node->in[1], &rows, part) ||
+        part->columns > INT64_MAX / 4 / rows)
+        return false;
+    *out = (struct lathe_weight){.packing = LATHE_PACKING_ROWS,
+                                 .parts = part,
+                                 .part_count = 1,
+                                 .k = rows,
+                                 .n = part->columns,
+                                 .bytes = (uint64_t)rows * (uint64_t)part->columns * 4};
+    return true;
 }
 
 /* ---- equal weights are stored once */
@@ -126,7 +71,7 @@ static uint64_t sample(const void *data, uint64_t bytes, uint64_t seed) {
 }
 
 static uint64_t hash_weight(const struct lathe_weight *w) {
-    if (w->packing == 0)
+    if (w->part_count == 0)
         return sample(w->data, w->bytes, 0);
     uint64_t h = w->packing + (uint64_t)w->k * 31 + (uint64_t)w->n * 1009;
     for (uint32_t i = 0; i < w->part_count; i++)
@@ -138,15 +83,29 @@ static bool equal_bytes(const void *a, const void *b, uint64_t n) {
     return a == b || n == 0 || memcmp(a, b, (size_t)n) == 0;
 }
 
+/* The same scales and zero points, both of matrices [rows][cols]. */
+static bool equal_grid(const struct lathe_weight_part *p, const struct lathe_weight_part *q, int64_t rows,
+                       int64_t cols) {
+    const struct lathe_weight_grid *a = &p->grid, *b = &q->grid;
+    if (p->scaled != q->scaled || !p->scaled)
+        return p->scaled == q->scaled;
+    int64_t cells = lathe_weight_cell(a, rows - 1, cols - 1) + 1;
+    return a->scale_dtype == b->scale_dtype && !a->zero == !b->zero && a->zero_dtype == b->zero_dtype &&
+           !memcmp(a->block, b->block, sizeof a->block) && !memcmp(a->step, b->step, sizeof a->step) &&
+           equal_bytes(a->scale, b->scale, (uint64_t)cells * lathe_dtype_bytes(a->scale_dtype)) &&
+           (!a->zero || equal_bytes(a->zero, b->zero, (uint64_t)cells * lathe_dtype_bytes(a->zero_dtype)));
+}
+
 static bool equal_weight(const struct lathe_weight *a, const struct lathe_weight *b) {
     if (a->hash != b->hash || a->packing != b->packing || a->bytes != b->bytes || a->k != b->k || a->n != b->n ||
         a->part_count != b->part_count)
         return false;
-    if (a->packing == 0)
+    if (a->part_count == 0)
         return equal_bytes(a->data, b->data, a->bytes);
     for (uint32_t i = 0; i < a->part_count; i++) {
         const struct lathe_weight_part *p = &a->parts[i], *q = &b->parts[i];
         if (p->dtype != q->dtype || p->columns != q->columns || p->transposed != q->transposed ||
+            !equal_grid(p, q, p->transposed ? p->columns : a->k, p->transposed ? a->k : p->columns) ||
             !equal_bytes(p->data, q->data, part_bytes(a, p)))
             return false;
     }

@@ -68,43 +68,6 @@ static void drop_pages(const struct file_ranges *r, const void *data, uint64_t b
             madvise((void *)begin, end - begin, MADV_DONTNEED);
 }
 
-/* ---- reading elements */
-
-static float from_half(uint16_t h) {
-    uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31, fraction = h & 0x3ff, bits;
-    if (exponent == 31) {
-        bits = sign | 0x7f800000u | fraction << 13;
-    } else if (exponent) {
-        bits = sign | (exponent + 112) << 23 | fraction << 13;
-    } else { /* zero or a number below 2^-14: exact in f32 */
-        float small = (float)fraction * 0x1p-24f;
-        memcpy(&bits, &small, 4);
-        bits |= sign;
-    }
-    float f;
-    memcpy(&f, &bits, 4);
-    return f;
-}
-
-/* `count` elements from element `at` on, as f32; the source may be unaligned. */
-static void read_f32(const struct lathe_weight_part *p, int64_t at, int64_t count, float *out) {
-    if (p->dtype == LATHE_F32) {
-        memcpy(out, (const char *)p->data + at * 4, (size_t)count * 4);
-        return;
-    }
-    const char *from = (const char *)p->data + at * 2;
-    for (int64_t i = 0; i < count; i++) {
-        uint16_t h;
-        memcpy(&h, from + i * 2, 2);
-        if (p->dtype == LATHE_BF16) {
-            uint32_t bits = (uint32_t)h << 16;
-            memcpy(&out[i], &bits, 4);
-        } else {
-            out[i] = from_half(h);
-        }
-    }
-}
-
 /* Columns [first, first + 16) of w into [K][16]. */
 static void pack_panel(const struct lathe_weight *w, int64_t first, float *out) {
     int64_t cols = w->n - first < PANEL ? w->n - first : PANEL;
@@ -118,7 +81,7 @@ static void pack_panel(const struct lathe_weight *w, int64_t first, float *out) 
             continue;
         if (!p->transposed) {
             for (int64_t k = 0; k < w->k; k++)
-                read_f32(p, k * p->columns + (begin - p->at), end - begin, out + k * PANEL + (begin - first));
+                lathe_weight_part_read(p, p->columns, k, begin - p->at, end - begin, out + k * PANEL + (begin - first));
             continue;
         }
         for (int64_t k = 0; k < w->k;
@@ -126,7 +89,7 @@ static void pack_panel(const struct lathe_weight *w, int64_t first, float *out) 
             int64_t n = w->k - k < 64 ? w->k - k : 64;
             for (int64_t c = begin; c < end; c++) {
                 float piece[64];
-                read_f32(p, (c - p->at) * w->k + k, n, piece);
+                lathe_weight_part_read(p, w->k, c - p->at, k, n, piece);
                 for (int64_t t = 0; t < n; t++)
                     out[(k + t) * PANEL + (c - first)] = piece[t];
             }
@@ -158,18 +121,19 @@ static void pack_panel_s8(const struct lathe_weight *w, int64_t first, int8_t *o
     }
 }
 
-/* `count` elements from element `at` on, as bf16 `stride` apart; what is bf16 keeps its bits. */
-static void read_bf16(const struct lathe_weight_part *p, int64_t at, int64_t count, uint16_t *out, int64_t stride) {
+/* `count` elements of a stored row as bf16 `stride` apart; what is bf16 keeps its bits. */
+static void read_bf16(const struct lathe_weight_part *p, int64_t width, int64_t row, int64_t first, int64_t count,
+                      uint16_t *out, int64_t stride) {
     float piece[64];
     if (p->dtype == LATHE_BF16) {
-        const char *from = (const char *)p->data + at * 2;
+        const char *from = (const char *)p->data + (row * width + first) * 2;
         for (int64_t i = 0; i < count; i++)
             memcpy(&out[i * stride], from + i * 2, 2);
         return;
     }
     for (int64_t done = 0; done < count; done += 64) {
         int64_t n = count - done < 64 ? count - done : 64;
-        read_f32(p, at + done, n, piece);
+        lathe_weight_part_read(p, width, row, first + done, n, piece);
         for (int64_t i = 0; i < n; i++)
             out[(done + i) * stride] = lathe_bf16_weight(piece[i]);
     }
@@ -188,7 +152,7 @@ static void pack_panel_bf16(const struct lathe_weight *w, int64_t first, uint16_
             continue;
         if (!p->transposed) {
             for (int64_t k = 0; k < w->k; k++)
-                read_bf16(p, k * p->columns + (begin - p->at), end - begin,
+                read_bf16(p, p->columns, k, begin - p->at, end - begin,
                           out + k / 2 * 2 * PANEL + (begin - first) * 2 + k % 2, 2);
             continue;
         }
@@ -196,7 +160,7 @@ static void pack_panel_bf16(const struct lathe_weight *w, int64_t first, uint16_
             for (int64_t c = begin; c < end; c++) {
                 uint16_t piece[64], *to = out + k * PANEL + (c - first) * 2;
                 int64_t n = w->k - k < 64 ? w->k - k : 64;
-                read_bf16(p, (c - p->at) * w->k + k, n, piece, 1);
+                read_bf16(p, w->k, c - p->at, k, n, piece, 1);
                 for (int64_t t = 0; t < n; t++)
                     to[t / 2 * 2 * PANEL + t % 2] = piece[t];
             }
@@ -251,20 +215,39 @@ static enum lathe_status write_rows(struct writer *w, const struct lathe_weight 
     return LATHE_OK;
 }
 
+static enum lathe_status reserve(struct writer *w, uint64_t bytes) {
+    if (w->block_bytes >= bytes)
+        return LATHE_OK;
+    free(w->block);
+    w->block_bytes = (bytes + 63) / 64 * 64;
+    w->block = aligned_alloc(64, (size_t)w->block_bytes);
+    if (w->block)
+        return LATHE_OK;
+    w->block_bytes = 0;
+    return lathe_fail(w->diag, LATHE_MSG_NO_MEMORY, "packing: out of memory");
+}
+
+/* Rows of f32 from a narrower form. */
+static enum lathe_status write_widened(struct writer *w, const struct lathe_weight *weight) {
+    const struct lathe_weight_part *p = weight->parts;
+    LATHE_TRY(reserve(w, BLOCK));
+    float *out = (float *)(void *)w->block;
+    for (int64_t row = 0; row < weight->k; row++)
+        for (int64_t at = 0; at < weight->n; at += (int64_t)(BLOCK / sizeof *out)) {
+            int64_t most = (int64_t)(BLOCK / sizeof *out), n = weight->n - at < most ? weight->n - at : most;
+            lathe_weight_part_read(p, weight->n, row, at, n, out);
+            LATHE_TRY(w->sink->write(w->sink->user, out, (size_t)n * sizeof *out, w->diag));
+        }
+    drop_pages(&w->ranges, p->data, weight->bytes / 4 * lathe_dtype_bytes(p->dtype));
+    return LATHE_OK;
+}
+
 static enum lathe_status write_packed(struct writer *w, const struct lathe_weight *weight) {
     uint64_t panel_bytes = panel_bytes_of(weight);
     int64_t panels = (weight->n - 1) / PANEL + 1;
     int64_t at_once = (int64_t)(BLOCK / panel_bytes);
     at_once = at_once < 1 ? 1 : at_once;
-    if (w->block_bytes < (uint64_t)at_once * panel_bytes) {
-        free(w->block);
-        w->block_bytes = (uint64_t)at_once * panel_bytes;
-        w->block = aligned_alloc(64, (size_t)w->block_bytes);
-        if (!w->block) {
-            w->block_bytes = 0;
-            return lathe_fail(w->diag, LATHE_MSG_NO_MEMORY, "packing: out of memory");
-        }
-    }
+    LATHE_TRY(reserve(w, (uint64_t)at_once * panel_bytes));
     for (int64_t first = 0; first < panels; first += at_once) {
         struct panel_job job = {weight, first, panels - first < at_once ? panels - first : at_once, w->block};
         lathe_pool_run(w->pool, pack_panels, &job);
@@ -299,7 +282,9 @@ enum lathe_status lathe_weights_write(struct lathe_lowered *l, int jobs, const s
     enum lathe_status status = LATHE_OK;
     for (uint32_t i = 0; status == LATHE_OK && i < l->weights.count; i++) {
         const struct lathe_weight *weight = &weights[i];
-        status = weight->packing ? write_packed(&w, weight) : write_rows(&w, weight);
+        status = weight->packing      ? write_packed(&w, weight)
+                 : weight->part_count ? write_widened(&w, weight)
+                                      : write_rows(&w, weight);
         uint64_t tail = weight->bytes % LATHE_FORMAT_ALIGN;
         if (status == LATHE_OK && tail)
             status = sink->write(sink->user, zeros, (size_t)(LATHE_FORMAT_ALIGN - tail), diag);

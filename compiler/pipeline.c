@@ -19,6 +19,8 @@ static const struct step steps[] = {
      * flow alone. Folding makes operands uniform, which lets no-ops be seen; without them equal expressions are equal;
      * and what all that leaves unused would count as a second user in the matchers. */
     {"fold_constants", true},
+    /* Weights in few bits stay stored so: one form for what widens them. */
+    {"fuse_dequantize", false},
     {"drop_no_ops", false},
     {"merge_equal_nodes", false},
     {"drop_dead_nodes", true},
@@ -44,6 +46,8 @@ static const struct step steps[] = {
     {"fuse_qkv", false},
     /* The norm behind the embedding look-ups takes their sum before it would look like a residual. */
     {"fuse_embedding", false},
+    /* What it leaves, and all look-ups of the reference execution, need no table in f32. */
+    {"look_up_stored", true},
     /* What is left of the residual sums goes into the norm behind them. */
     {"fuse_skip_layernorm", false},
     /* The fusions leave reshapes that cancel out, and equal masks that differed only in what was fused. */
@@ -59,6 +63,8 @@ static const struct step steps[] = {
     {"trim_unused_rows", false},
     /* The layers are final: each is given its precision. (8 bits need a calibration first: below.) */
     {"choose_precision", false},
+    /* Tables that the source has in 8 bits are read so. */
+    {"quantize_embedding", false},
     {"drop_dead_nodes", true},
 };
 

@@ -58,7 +58,7 @@ static void tell(struct lathe_pass_ctx *ctx, lathe_node_id n, const char *scheme
 static enum lathe_status choose(struct lathe_pass_ctx *ctx, lathe_node_id n, struct lathe_weight_reader *weights) {
     char why[160];
     struct rounding r;
-    if (!lathe_weight_reader_open(ctx->graph, n, weights)) {
+    if (!lathe_weight_reader_open(ctx->graph, n, ctx->scratch, weights)) {
         tell(ctx, n, "f32", 0, false, "its weights are not constant");
         return LATHE_OK;
     }

@@ -1,7 +1,7 @@
 /* Computes at compile time what does not depend on the inputs, with the operators of the runtime, so that a folded node
  * has the meaning of the one that would run. A result may exceed its operands by 4 KiB at most: a graph of some bytes
- * must not become an artifact of megabytes. Casts and dequantized weights may grow to the size of their f32 form, which
- * is what a plan without that node stores anyway.
+ * must not become an artifact of megabytes. Weights in narrow types stay what they are behind their cast or
+ * dequantization: packing reads them through it (weight_reader.h).
  *
  * Shape arithmetic is known since shape inference: it becomes constants, or one dims_tensor where data flow needs a
  * value that depends on the sizes of a run. */
@@ -158,8 +158,6 @@ static bool size_allows(const struct lathe_graph *g, const struct lathe_node *no
         if ((bytes = lathe_value_bytes(g, node->out[i])) < 0 || !lathe_add_i64(out, bytes, &out))
             return false;
     }
-    if (node->op == LATHE_OP_CAST || node->op == LATHE_OP_DEQUANTIZE_LINEAR)
-        return in > INT64_MAX / 4 || out <= in * 4;
     return out <= in;
 }
 
@@ -189,18 +187,6 @@ static bool serves_packing(const struct lathe_graph *g, const struct lathe_node 
     return false;
 }
 
-/* A weight that is packed from its 16 bits. */
-static bool is_stored_weight(const struct lathe_graph *g, const struct lathe_node *node) {
-    if (node->op != LATHE_OP_CAST || !lathe_match_is_matrix(g, node->out[0]) ||
-        !lathe_match_is_large_matrix(g, node->out[0]))
-        return false;
-    const struct lathe_value *value = &g->values[node->out[0]];
-    for (uint32_t i = 0; i < value->use_count; i++)
-        if (!lathe_match_reads_as_weight(g, value->uses[i], node->out[0]))
-            return false;
-    return value->use_count > 0;
-}
-
 static bool foldable(const struct lathe_graph *g, const struct lathe_node *node, const struct lathe_op_info *info) {
     if (!info || node->n_in > MOST_OPERANDS || node->n_out > MOST_OUTPUTS ||
         (!info->run && node->op != LATHE_OP_RESHAPE))
@@ -213,7 +199,7 @@ static bool foldable(const struct lathe_graph *g, const struct lathe_node *node,
     for (uint32_t i = 0; i < node->n_out; i++)
         if (node->out[i] != LATHE_NONE && g->values[node->out[i]].is_output)
             return false;
-    return !serves_products(g, node) && !serves_packing(g, node) && !is_stored_weight(g, node) && size_allows(g, node);
+    return !serves_products(g, node) && !serves_packing(g, node) && size_allows(g, node);
 }
 
 /* Runs the operator; the outputs' elements lie in the graph's arena afterwards. */

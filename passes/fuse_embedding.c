@@ -7,6 +7,8 @@
 #include "match.h"
 
 #include "positions.h"
+#include "stored_table.h"
+#include "weight_reader.h"
 
 #include <stdio.h>
 
@@ -14,11 +16,11 @@
 #define MAX_SUMMANDS 8
 
 struct pair {
-    lathe_value_id table; /* a constant; its rows as [V,H] are made when all summands are known */
-    int64_t rows;         /* V */
-    const char *data;     /* first element of row 0 */
-    lathe_value_id index; /* LATHE_NONE: by position, or one row for all */
-    int64_t offset;       /* -1: one row for all */
+    lathe_value_id table;    /* a constant or a stored table; its rows as [V,H] are made when all summands are known */
+    int64_t rows, first;     /* V; the row of the constant that is row 0 */
+    lathe_node_id looked_up; /* the dequantization behind a look-up in a table of integers; LATHE_NONE */
+    lathe_value_id index;    /* LATHE_NONE: by position, or one row for all */
+    int64_t offset;          /* -1: one row for all */
 };
 
 struct summands {
@@ -55,7 +57,9 @@ static bool is_half(enum lathe_dtype dtype) {
 static bool is_table(const struct lathe_graph *g, lathe_value_id v, int64_t hidden, struct pair *out) {
     int64_t size;
     int rank = v == LATHE_NONE ? 0 : g->values[v].rank;
-    if (rank < 1 || !lathe_value_is_constant(g, v) || !lathe_value_dim_is(g, v, -1, &size) || size != hidden)
+    bool stored = rank == 2 && lathe_table_is_stored(g, v);
+    if (rank < 1 || (!stored && !lathe_value_is_constant(g, v)) || !lathe_value_dim_is(g, v, -1, &size) ||
+        size != hidden)
         return false;
     out->rows = 1;
     if (rank >= 2 && !lathe_value_dim_is(g, v, -2, &out->rows))
@@ -64,7 +68,8 @@ static bool is_table(const struct lathe_graph *g, lathe_value_id v, int64_t hidd
         if (!lathe_value_dim_is(g, v, i, &size) || size != 1)
             return false;
     out->table = v;
-    out->data = g->values[v].data;
+    out->first = 0;
+    out->looked_up = LATHE_NONE;
     out->index = LATHE_NONE;
     out->offset = 0;
     return out->rows >= 1;
@@ -85,8 +90,22 @@ static bool add_pair(struct summands *s, const struct pair *pair, lathe_node_id 
     return true;
 }
 
-/* gather(table, index) along axis 0 */
-static bool take_lookup(const struct lathe_graph *g, lathe_node_id n, lathe_value_id sum, struct summands *s) {
+/* One scale for a whole table of bytes. */
+static bool is_of_tensor(const struct lathe_graph *g, lathe_node_id dequantize) {
+    const struct lathe_node *node = &g->nodes[dequantize];
+    for (uint32_t i = 1; i < node->n_in; i++)
+        if (node->in[i] != LATHE_NONE &&
+            (!lathe_value_is_constant(g, node->in[i]) || lathe_value_count(g, node->in[i]) != 1))
+            return false;
+    enum lathe_dtype dtype = g->values[node->in[0]].dtype;
+    struct lathe_attrs attrs = {node->attrs, node->n_attrs};
+    return (dtype == LATHE_I8 || dtype == LATHE_U8) && g->values[node->out[0]].dtype == LATHE_F32 &&
+           g->values[node->in[1]].dtype == LATHE_F32 && !lathe_attr_int(&attrs, LATHE_ATTR_BLOCK_SIZE, 0);
+}
+
+/* gather(table, index) along axis 0, maybe dequantized behind it */
+static bool take_lookup(const struct lathe_graph *g, lathe_node_id n, lathe_node_id dequantize, lathe_value_id sum,
+                        struct summands *s) {
     struct lathe_attrs attrs = lathe_node_attrs(g, n);
     const struct lathe_value *whole = &g->values[sum];
     lathe_value_id index = g->nodes[n].in[1];
@@ -96,6 +115,7 @@ static bool take_lookup(const struct lathe_graph *g, lathe_node_id n, lathe_valu
     if (!lathe_value_dim_is(g, sum, -1, &hidden) || lathe_attr_int(&attrs, LATHE_ATTR_AXIS, 0) != 0 ||
         g->values[g->nodes[n].in[0]].rank != 2 || !is_table(g, g->nodes[n].in[0], hidden, &pair))
         return refuse(s, n, "the table is not a constant [V,H] looked up along axis 0");
+    pair.looked_up = dequantize;
     enum lathe_dtype dtype = g->values[index].dtype;
     if (dtype != LATHE_I32 && dtype != LATHE_I64)
         return refuse(s, n, "the index is neither i32 nor i64");
@@ -103,7 +123,7 @@ static bool take_lookup(const struct lathe_graph *g, lathe_node_id n, lathe_valu
         number += number < 0 ? pair.rows : 0;
         if (number < 0 || number >= pair.rows)
             return refuse(s, n, "an index outside its table");
-        pair.data += (size_t)number * (size_t)hidden * lathe_dtype_bytes(g->values[pair.table].dtype);
+        pair.first = number;
         pair.rows = 1;
         pair.offset = -1;
         return add_pair(s, &pair, n);
@@ -146,7 +166,7 @@ static bool take_summand(const struct lathe_graph *g, lathe_value_id v, lathe_va
     struct lathe_attrs attrs = lathe_node_attrs(g, n);
     switch (node->op) {
     case LATHE_OP_GATHER:
-        return take_lookup(g, n, sum, s);
+        return take_lookup(g, n, LATHE_NONE, sum, s);
     case LATHE_OP_CAST: /* a table of 16 bits: rows are widened when they are read */
         if (g->values[v].dtype != LATHE_F32 || !is_half(g->values[node->in[0]].dtype))
             break;
@@ -169,11 +189,16 @@ static bool take_summand(const struct lathe_graph *g, lathe_value_id v, lathe_va
         pair.offset = start;
         return add_pair(s, &pair, n);
     }
-    case LATHE_OP_DEQUANTIZE_LINEAR:
+    case LATHE_OP_DEQUANTIZE_LINEAR: {
+        lathe_node_id look_up = lathe_producer_of(g, node->in[0], LATHE_OP_GATHER);
+        if (look_up != LATHE_NONE && is_of_tensor(g, n))
+            return take_lookup(g, look_up, n, sum, s);
+    }
+        /* fallthrough */
     case LATHE_OP_GATHER_BLOCK_QUANTIZED:
         s->any_lookup |= node->op == LATHE_OP_GATHER_BLOCK_QUANTIZED ||
                          lathe_producer_of(g, node->in[0], LATHE_OP_GATHER) != LATHE_NONE;
-        return refuse(s, n, "the table is quantized, expected a float constant");
+        return refuse(s, n, "the table is quantized in blocks or columns, expected one scale a row or one in all");
     default:
         break;
     }
@@ -195,16 +220,46 @@ static bool take_sum(const struct lathe_graph *g, lathe_value_id v, lathe_value_
     return true;
 }
 
-static lathe_value_id make_table(struct lathe_graph *g, const struct pair *pair, lathe_value_id sum) {
+/* The dequantization of a look-up, of the whole table: later passes find its bytes behind it. */
+static lathe_value_id dequantized(struct lathe_graph *g, lathe_node_id before, const struct pair *pair) {
+    const struct lathe_node *node = &g->nodes[pair->looked_up];
+    struct lathe_value table = g->values[pair->table];
+    lathe_value_id in[3] = {pair->table, node->in[1], node->n_in > 2 ? node->in[2] : LATHE_NONE};
+    lathe_value_id y = lathe_graph_emit(g, before, LATHE_OP_DEQUANTIZE_LINEAR, table.name, in,
+                                        in[2] == LATHE_NONE ? 2 : 3, LATHE_F32, 2, table.dims);
+    if (y != LATHE_NONE)
+        lathe_node_set_int(g, g->values[y].producer, LATHE_ATTR_AXIS, 0);
+    return y;
+}
+
+static lathe_value_id make_table(struct lathe_graph *g, lathe_node_id before, const struct pair *pair,
+                                 lathe_value_id sum) {
     int64_t dims[2] = {pair->rows, 0};
     if (!lathe_value_dim_is(g, sum, -1, &dims[1]))
         return LATHE_NONE;
-    const struct lathe_value *table = &g->values[pair->table];
+    lathe_value_id table = pair->looked_up == LATHE_NONE ? pair->table : dequantized(g, before, pair);
     int64_t rows;
-    if (table->rank == 2 && pair->data == table->data && lathe_value_dim_is(g, pair->table, 0, &rows) &&
-        rows == pair->rows)
-        return pair->table;
-    return lathe_graph_add_constant(g, table->name, table->dtype, 2, dims, pair->data);
+    if (table == LATHE_NONE ||
+        (g->values[table].rank == 2 && lathe_value_dim_is(g, table, 0, &rows) && rows == pair->rows))
+        return table;
+    struct lathe_weight_part part;
+    if (!lathe_weight_stored(g, table, &rows, &part)) {
+        enum lathe_dtype dtype = g->values[table].dtype;
+        const char *data =
+            (const char *)g->values[table].data + (size_t)pair->first * (size_t)dims[1] * lathe_dtype_bytes(dtype);
+        return lathe_graph_add_constant(g, g->values[table].name, dtype, 2, dims, data);
+    }
+    /* one row of many */
+    float *row = lathe_arena_alloc_array(g->arena, (size_t)dims[1], sizeof *row);
+    if (!row) {
+        g->out_of_memory = true;
+        return LATHE_NONE;
+    }
+    lathe_weight_part_read(&part, part.columns, pair->first, 0, part.columns, row);
+    const char *name = g->values[table].name;
+    if (pair->looked_up != LATHE_NONE)
+        lathe_match_drop_unused(g, table);
+    return lathe_graph_add_constant(g, name, LATHE_F32, 2, dims, row);
 }
 
 static lathe_value_id ones(struct lathe_graph *g, lathe_value_id sum) {
@@ -241,7 +296,8 @@ static bool fuse(struct lathe_pass_ctx *ctx, lathe_node_id norm) {
         if (node->out[i] != LATHE_NONE)
             complete = refuse(&s, norm, "the mean or deviation is an output too");
     for (uint32_t i = 0; i < s.count && complete; i++)
-        if (g->values[s.pairs[i].table].dtype != g->values[sum].dtype && !is_half(g->values[s.pairs[i].table].dtype))
+        if (s.pairs[i].looked_up == LATHE_NONE && g->values[s.pairs[i].table].dtype != g->values[sum].dtype &&
+            !is_half(g->values[s.pairs[i].table].dtype))
             complete = refuse(&s, norm, "a table has another type than the sum");
     lathe_node_id root = g->values[sum].producer;
     bool keep_sum = lathe_value_use_total(g, sum) != 1 || root == LATHE_NONE;
@@ -266,7 +322,7 @@ static bool fuse(struct lathe_pass_ctx *ctx, lathe_node_id norm) {
             lathe_dim dims[2] = {lathe_dim_const(g->dims, 1), g->values[index].dims[0]};
             index = lathe_match_make_reshape(ctx, place, index, 2, dims);
         }
-        in[n_in++] = make_table(g, &s.pairs[i], sum);
+        in[n_in++] = make_table(g, place, &s.pairs[i], sum);
         in[n_in++] = index;
         offsets[i] = s.pairs[i].offset;
     }

@@ -1,4 +1,5 @@
 #include "match.h"
+#include "weight_reader.h"
 
 #include <math.h>
 #include <string.h>
@@ -53,13 +54,7 @@ lathe_value_id lathe_match_skip_casts(const struct lathe_graph *g, lathe_value_i
 }
 
 bool lathe_match_is_matrix(const struct lathe_graph *g, lathe_value_id v) {
-    if (v == LATHE_NONE || lathe_value_is_constant(g, v))
-        return v != LATHE_NONE;
-    lathe_node_id n = lathe_producer_of(g, v, LATHE_OP_CAST);
-    if (n == LATHE_NONE || g->values[v].dtype != LATHE_F32 || !lathe_value_is_constant(g, g->nodes[n].in[0]))
-        return false;
-    enum lathe_dtype stored = g->values[g->nodes[n].in[0]].dtype;
-    return stored == LATHE_F16 || stored == LATHE_BF16;
+    return v != LATHE_NONE && (lathe_value_is_constant(g, v) || lathe_weight_is_matrix(g, v));
 }
 
 static bool reads_as_weight(const struct lathe_graph *g, lathe_node_id n, lathe_value_id v, int depth) {
@@ -83,7 +78,7 @@ bool lathe_match_reads_as_weight(const struct lathe_graph *g, lathe_node_id n, l
 }
 
 bool lathe_match_is_large_matrix(const struct lathe_graph *g, lathe_value_id v) {
-    return g->values[v].rank == 2 && lathe_value_count(g, v) > 16384;
+    return g->values[v].rank == 2 && lathe_value_count(g, v) > 2048;
 }
 
 lathe_value_id lathe_match_skip_views(const struct lathe_graph *g, lathe_value_id v) {

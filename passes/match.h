@@ -17,13 +17,13 @@ bool lathe_match_near(double found, double expected);
 /* ---- data flow */
 /* v, or what a chain of casts between float types before it was made from. */
 lathe_value_id lathe_match_skip_casts(const struct lathe_graph *g, lathe_value_id v);
-/* A matrix that stays in the model as it is stored: a constant, or a constant of f16 or bf16 behind a cast to f32, which
- * packing reads through. */
+/* A matrix that stays in the model as it is stored: a constant, or one behind a cast to f32 or a dequantization, which
+ * packing reads through (weight_reader.h). */
 bool lathe_match_is_matrix(const struct lathe_graph *g, lathe_value_id v);
 /* Node n reads v only as the right operand of products (through transposes and concats of weights), which can pack it
  * from its stored form. */
 bool lathe_match_reads_as_weight(const struct lathe_graph *g, lathe_node_id n, lathe_value_id v);
-/* Rank 2 and more than 64 KiB of f32: large enough to care how often it is stored. */
+/* Rank 2 and more than 4 KiB larger in f32 than in 16 bits: it stays as it is stored. */
 bool lathe_match_is_large_matrix(const struct lathe_graph *g, lathe_value_id v);
 /* v, or what a chain of reshapes before it was made from. */
 lathe_value_id lathe_match_skip_views(const struct lathe_graph *g, lathe_value_id v);

@@ -1,8 +1,10 @@
 /* Large tables of embeddings become rows of signed bytes with a scale each: they are most of a small model's size, and
- * of what a session reads before its first answer. With --precision int8 or auto. */
+ * of what a session reads before its first answer. With --precision int8 or auto; tables that the source has in 8 bits
+ * stay so in every precision. */
 #include "calibration.h"
 #include "match.h"
 #include "report.h"
+#include "stored_table.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -110,13 +112,76 @@ static void convert(struct lathe_pass_ctx *ctx, lathe_node_id n, const struct by
     ctx->changes++;
 }
 
+/* ---- tables that are stored in 8 bits */
+
+static lathe_value_id row_of(struct lathe_graph *g, lathe_value_id y, float value) {
+    int64_t dims[2] = {1, 0};
+    if (!lathe_value_dim_is(g, y, -1, &dims[1]))
+        return LATHE_NONE;
+    float *row = lathe_arena_alloc_array(g->arena, (size_t)dims[1], sizeof *row);
+    for (int64_t i = 0; row && i < dims[1]; i++)
+        row[i] = value;
+    g->out_of_memory |= !row;
+    return row ? lathe_graph_add_constant(g, "zero_points", LATHE_F32, 2, dims, row) : LATHE_NONE;
+}
+
+/* The dequantization of whole tables goes; what their zero points leave becomes a row that is added to every token. */
+static void reuse_tables(struct lathe_pass_ctx *ctx, lathe_node_id n) {
+    struct lathe_graph *g = ctx->graph;
+    lathe_value_id in[2 + 3 * MOST_TABLES], old[MOST_TABLES];
+    int64_t offsets[MOST_TABLES] = {0};
+    uint32_t tables = (g->nodes[n].n_in - 2) / 2, found = 0, count;
+    struct lathe_attrs attrs = lathe_node_attrs(g, n);
+    const int64_t *given = lathe_attr_ints(&attrs, LATHE_ATTR_OFFSETS, &count);
+    float shift = 0;
+    if (tables >= MOST_TABLES)
+        return;
+    for (uint32_t i = 0; i < tables && i < count; i++)
+        offsets[i] = given[i];
+    memcpy(in, g->nodes[n].in, 2 * sizeof *in);
+    for (uint32_t i = 0; i < tables; i++) {
+        struct lathe_stored_table t;
+        old[i] = g->nodes[n].in[2 + 2 * i];
+        bool stored = lathe_table_make_bytes(g, old[i], &t);
+        in[2 + 3 * i] = stored ? t.rows : old[i];
+        in[3 + 3 * i] = stored ? t.scale : LATHE_NONE;
+        in[4 + 3 * i] = g->nodes[n].in[3 + 2 * i];
+        if (!stored)
+            continue;
+        shift += t.shift;
+        found++;
+        if (ctx->report)
+            lathe_report_quantization(ctx->report, g->values[t.rows].name, "s8 rows with a scale each", 0, true,
+                                      "reused: the table as the source has it");
+    }
+    if (!found)
+        return;
+    if (shift != 0) {
+        lathe_value_id *last = &in[2 + 3 * tables];
+        last[0] = row_of(g, g->nodes[n].out[0] != LATHE_NONE ? g->nodes[n].out[0] : g->nodes[n].out[1], shift);
+        last[1] = last[2] = LATHE_NONE;
+        offsets[tables++] = -1;
+        lathe_node_set_ints(g, n, LATHE_ATTR_OFFSETS, offsets, tables);
+    }
+    lathe_node_set_op(g, n, LATHE_OP_EMBEDDING_Q8);
+    lathe_node_set_inputs(g, n, in, 2 + 3 * tables);
+    for (uint32_t i = 0; i < tables - (shift != 0); i++)
+        lathe_match_drop_unused(g, old[i]);
+    ctx->changes++;
+}
+
 enum lathe_status lathe_pass_quantize_embedding(struct lathe_pass_ctx *ctx) {
     struct lathe_graph *g = ctx->graph;
     struct byte_table known[MOST_TABLES]; /* one that two operators use is stored once */
     uint32_t count, known_count = 0;
+    lathe_node_id *list = lathe_match_nodes(ctx, LATHE_OP_EMBEDDING, &count);
+    for (uint32_t i = 0; i < count; i++)
+        reuse_tables(ctx, list[i]);
+    if (g->out_of_memory)
+        return lathe_fail(ctx->diag, LATHE_MSG_NO_MEMORY, "quantize_embedding: out of memory");
     if (!ctx->options || !ctx->options->quantize)
         return LATHE_OK;
-    lathe_node_id *list = lathe_match_nodes(ctx, LATHE_OP_EMBEDDING, &count);
+    list = lathe_match_nodes(ctx, LATHE_OP_EMBEDDING, &count);
     for (uint32_t i = 0; i < count; i++) {
         lathe_node_id n = list[i];
         uint32_t tables = (g->nodes[n].n_in - 2) / 2, found = 0;

@@ -267,7 +267,7 @@ enum lathe_status lathe_pass_quantize_linear(struct lathe_pass_ctx *ctx) {
     for (uint32_t i = 0; i < count; i++) {
         lathe_node_id n = list[i];
         char why[160];
-        if (!lathe_weight_reader_open(g, n, weights)) {
+        if (!lathe_weight_reader_open(g, n, ctx->scratch, weights)) {
             tell(ctx, n, "f32", 0, false, "its weights are not constant");
             continue;
         }

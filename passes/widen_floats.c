@@ -92,6 +92,15 @@ static bool stays_stored(const struct lathe_graph *g, lathe_value_id v) {
     return stays;
 }
 
+/* More than a few numbers beside each other: no bias or scale, which are f32 from here on. */
+static bool is_big(const struct lathe_graph *g, lathe_value_id v) {
+    int64_t count = lathe_value_count(g, v), size;
+    for (int i = 0; i < g->values[v].rank; i++)
+        if (lathe_value_dim_is(g, v, i, &size) && size == count)
+            return false;
+    return count > 2048;
+}
+
 static bool widen_constant(struct lathe_pass_ctx *ctx, lathe_value_id v) {
     struct lathe_graph *g = ctx->graph;
     bool stored = stays_stored(g, v), any = false;
@@ -104,12 +113,14 @@ static bool widen_constant(struct lathe_pass_ctx *ctx, lathe_value_id v) {
     /* just before its reader, so that the reference execution, which casts in earnest, holds one weight at a time */
     lathe_node_id place = g->values[v].use_count == 1 ? g->values[v].uses[0] : g->first;
     if (any)
-        wide = stored ? add_cast(g, place, v, LATHE_F32) : f32_constant(ctx, v);
-    if (any && wide == LATHE_NONE)
+        wide = stored || is_big(g, v) ? add_cast(g, place, v, LATHE_F32) : f32_constant(ctx, v);
+    if (!any)
+        return true;
+    if (wide == LATHE_NONE)
         return false;
     while (kept < g->values[v].use_count) {
         lathe_node_id user = g->values[v].uses[kept];
-        if (stored && reads_stored(g, user, v)) {
+        if (user == g->values[wide].producer || (stored && reads_stored(g, user, v))) {
             kept++;
             continue;
         }

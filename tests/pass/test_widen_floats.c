@@ -45,9 +45,9 @@ static const struct pass_case cases[] = {
                "%w : f32[128, 129] = transpose(%tf) {perm=[1, 0]}\n"
                "%y : f32[batch, seq, 129] = matmul(%ef, %w)\noutput %y as \"y\"\n",
      "linear=1\ntext:gather(%t, %ids)\ntext:linear("},
-    {"added to something it is wide", "widen_floats fold_constants",
+    {"added to something it is widened in the run", "widen_floats fold_constants",
      TABLE "input %x : f16[129, 128]\n%y : f16[129, 128] = add(%x, %t)\noutput %y as \"y\"\n",
-     "add=1\ntext:const %t.1 : f32[129, 128]"},
+     "add=1\ntext:const %t : f16[129, 128]\ntext:= cast(%t)\nno text:const %t.1"},
 };
 
 static void test_case(void **state) {
