@@ -113,6 +113,31 @@ static void size_rows(const struct lathe_artifact *a, const json_t *o, struct la
     }
 }
 
+/* "2 threads: 8 tokens 0.512 ms, ..." from the report's predictions. */
+static void cost_rows(struct lathe_text *out, const json_t *cost) {
+    size_t i;
+    json_t *p;
+    json_int_t threads = 0;
+    json_array_foreach(json_object_get(cost, "predictions"), i, p) {
+        json_int_t now = json_integer_value(json_object_get(p, "threads"));
+        json_int_t length = json_integer_value(json_object_get(p, "length"));
+        if (now != threads)
+            lathe_text_append(out, "%s%-14s%lld thread%s%s: ", i ? " ms\n" : "", i ? "" : "predicted", (long long)now,
+                              now == 1 ? "" : "s", length > 0 ? ", by tokens" : "");
+        else
+            lathe_text_append(out, ", ");
+        threads = now;
+        if (length > 0)
+            lathe_text_append(out, "%lld: ", (long long)length);
+        lathe_text_append(out, "%.3g", json_number_value(json_object_get(p, "ms")));
+    }
+    if (!threads)
+        return;
+    lathe_text_append(out, " ms\n%-14sestimated from the figures of ", "");
+    lathe_append_printable(out, text_of(json_object_get(cost, "assumptions"), "figures_of"));
+    lathe_text_append(out, "\n");
+}
+
 static void summary(const struct lathe_artifact *a, const json_t *o, struct lathe_text *out) {
     char features[512], limit[64];
     lathe_target_features_text(a->manifest.head->target_features, features, sizeof features);
@@ -146,6 +171,7 @@ static void summary(const struct lathe_artifact *a, const json_t *o, struct lath
     alert_rows(out, "near misses", json_object_get(o, "missed"), "pattern", "reason");
     alert_rows(out, "warnings", json_object_get(o, "warnings"), "code", "text");
     size_rows(a, o, out);
+    cost_rows(out, json_object_get(o, "cost"));
 }
 
 static enum lathe_status check(struct request *q, struct lathe_artifact *a, json_t *o, struct lathe_text *out,

@@ -122,8 +122,8 @@ static double read_ns(const struct step *c, double bytes, double cycle) {
     double held = (double)t->l2_bytes * threads;
     if (cycle <= held)
         return bytes / l2;
-    /* The third cache is shared with what else runs: half of it counts. What is over drives out what is in it. */
-    double l3_bytes = (double)t->l3_bytes / 2, in_l3 = 0;
+    /* What does not fit drives out part of what would: twice its size and nothing is found in it. */
+    double l3_bytes = (double)t->l3_bytes, in_l3 = 0;
     if (l3_bytes > 0 && cycle < 2 * l3_bytes)
         in_l3 = cycle <= l3_bytes ? 1 : 2 - cycle / l3_bytes;
     return bytes * (in_l3 / l3 + (1 - in_l3) / memory);
@@ -161,7 +161,6 @@ static void product(const struct step *c, double k) {
     double out = elements(c, y), n = last_dim(c, y), rows = n > 0 ? out / n : 0;
     c->out->kind = LATHE_COST_LINEAR;
     c->out->products = out * k;
-    /* A tile takes as long for a few rows as for more; the rows it could have had are lost. */
     double compute = (out * k + cost->ramp_rows * n * k) / product_rate(c);
     if (rows == 0)
         compute = 0;
@@ -306,6 +305,16 @@ static void measure(const struct step *c) {
     }
 }
 
+/* Reading and multiplying overlap; where both take as long, neither hides behind the other quite: the 8th root of the
+ * sum of 8th powers. By square roots, which every machine rounds the same way. */
+static double together(double a, double b) {
+    double more = a > b ? a : b, less = a > b ? b : a;
+    if (more <= 0)
+        return 0;
+    double r = less / more, r2 = r * r, r4 = r2 * r2;
+    return more * sqrt(sqrt(sqrt(1 + r4 * r4)));
+}
+
 void lathe_cost_step(const struct lathe_cost_model *m, uint32_t step, struct lathe_step_cost *out) {
     const struct lathe_fmt_step *s = &m->plan->steps[step];
     *out = (struct lathe_step_cost){.kind = LATHE_COST_OTHER};
@@ -319,9 +328,7 @@ void lathe_cost_step(const struct lathe_cost_model *m, uint32_t step, struct lat
                      .out = out};
     measure(&c);
     out->overhead_ns = 1e3 * m->target->cost.step_us;
-    /* Reading and multiplying overlap; where both take as long, neither hides behind the other quite. */
-    double a = out->compute_ns, b = out->memory_ns;
-    out->ns = (a > 0 || b > 0 ? cbrt(a * a * a + b * b * b) : 0) + out->overhead_ns;
+    out->ns = together(out->compute_ns, out->memory_ns) + out->overhead_ns;
 }
 
 /* ---- the plan being made */

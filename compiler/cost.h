@@ -47,6 +47,26 @@ void lathe_cost_step(const struct lathe_cost_model *model, uint32_t step, struct
 /* True when the target has the figures that a prediction needs. */
 bool lathe_cost_known(const struct lathe_target *target);
 
+/* A whole run. */
+struct lathe_cost_prediction {
+    int64_t batch, length; /* length 0: nothing in the plan has one */
+    unsigned threads;
+    double ms;
+    double share[LATHE_COST_KINDS]; /* of ms; what is left is the run's own and the threads' meeting */
+    enum lathe_cost_bound { LATHE_COST_COMPUTE, LATHE_COST_MEMORY, LATHE_COST_OVERHEAD } bound; /* what most of it is */
+    double products;                                                                            /* multiply-adds */
+};
+const char *lathe_cost_bound_name(enum lathe_cost_bound bound); /* "compute", "memory", "overhead" */
+
+/* The prediction at the sizes of the model. As a session does, small runs and small steps are left to one thread. */
+void lathe_cost_predict(const struct lathe_cost_model *model, struct lathe_cost_prediction *out);
+/* Predictions of a plan for batch 1 at each of the lengths 8, 16, 32, 64, 128, 256, 384, 512 up to its maximum (at the
+ * maximum alone where that is fixed or less than 8), with 1 thread and 2 (a target with a number of cores: that many).
+ * Writes at most LATHE_COST_PREDICTIONS entries; their number, 0 when the target has no figures or memory runs out. */
+#define LATHE_COST_PREDICTIONS 32
+unsigned lathe_cost_predict_all(const struct lathe_plan *plan, const struct lathe_target *target, int64_t max_batch,
+                                int64_t max_seq, struct lathe_cost_prediction *out);
+
 /* The tables of a plan that is being made, as those of an artifact. `head` and `out` are the caller's. */
 void lathe_cost_plan_of(const struct lathe_lowered *lowered, struct lathe_fmt_plan *head, struct lathe_plan *out);
 /* Writes the field `cost` of every step. False when memory runs out. */

@@ -388,6 +388,15 @@ static enum lathe_status emit_sections(struct emitter *e) {
     return check_and_answer(e);
 }
 
+static void predict(const struct lathe_lowered *l, struct lathe_report *report) {
+    struct lathe_fmt_plan head;
+    struct lathe_plan plan;
+    struct lathe_cost_prediction all[LATHE_COST_PREDICTIONS];
+    lathe_cost_plan_of(l, &head, &plan);
+    unsigned count = lathe_cost_predict_all(&plan, l->options->target, l->max_batch, l->max_seq, all);
+    lathe_report_cost(report, l->options->target, all, count);
+}
+
 static enum lathe_status emit(struct lathe_graph *g, const struct lathe_emit_options *options, const char *path,
                               void **bytes, size_t *size, struct lathe_report *report, struct lathe_diag *diag) {
     struct lathe_lowered lowered;
@@ -396,6 +405,8 @@ static enum lathe_status emit(struct lathe_graph *g, const struct lathe_emit_opt
     if (report)
         lathe_report_memory(report, lowered.weight_bytes, lowered.arena_bytes, lowered.alive_bytes, 0);
     enum lathe_status status = lathe_cost_steps(&lowered) ? LATHE_OK : no_memory(&e);
+    if (report)
+        predict(&lowered, report);
     if (status == LATHE_OK)
         status = lathe_artifact_file_begin(&e.file, path, diag);
     if (status == LATHE_OK)

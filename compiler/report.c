@@ -224,6 +224,19 @@ void lathe_report_verification(struct lathe_report *r, const char *what, double 
             .what = keep(r, what), .max_error = max_error, .bound = bound, .passed = passed};
 }
 
+void lathe_report_cost(struct lathe_report *r, const struct lathe_target *target,
+                       const struct lathe_cost_prediction *predictions, unsigned count) {
+    r->cost.count = count < LATHE_COST_PREDICTIONS ? count : LATHE_COST_PREDICTIONS;
+    if (!r->cost.count)
+        return;
+    r->cost.target = *target;
+    memcpy(r->cost.at, predictions, r->cost.count * sizeof *predictions);
+}
+
+const char *lathe_report_cost_from(const struct lathe_report *r) {
+    return r->cost.target.cost_from[0] ? r->cost.target.cost_from : r->cost.target.name;
+}
+
 void lathe_report_unverified(struct lathe_report *r, const char *what, const char *why) {
     struct lathe_report_fact *s = APPEND(r, skipped);
     if (s)

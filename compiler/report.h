@@ -1,7 +1,7 @@
 /* The record of one compile: filled by the stages, written as text, JSON or HTML (report_json.c, report_text.c,
  * report_html.c). It holds no time of day and no machine path, so the same compile gives the same record but for the
- * milliseconds, which the copy inside an artifact leaves out. Lists are sorted where their order could depend on chance.
- * One thread at a time. Adders copy their strings; they set `failed` when memory runs out. */
+ * milliseconds, which the copy inside an artifact leaves out. Lists are sorted where their order could depend on
+ * chance. One thread at a time. Adders copy their strings; they set `failed` when memory runs out. */
 #ifndef LATHE_REPORT_H
 #define LATHE_REPORT_H
 
@@ -25,7 +25,8 @@ void lathe_report_pass(struct lathe_report *r, const char *name, unsigned nodes_
 /* Sets a count of `fusions`. */
 void lathe_report_fusion(struct lathe_report *r, const char *name, unsigned count);
 unsigned lathe_report_fusion_count(const struct lathe_report *r, const char *name); /* 0 when absent */
-/* A near miss; the last for a (pattern, node) stays, and lathe_report_drop_missed forgets those of nodes fused later. */
+/* A near miss; the last for a (pattern, node) stays, and lathe_report_drop_missed forgets those of nodes fused later.
+ */
 void lathe_report_missed(struct lathe_report *r, const char *pattern, const char *node, const char *reason);
 void lathe_report_drop_missed(struct lathe_report *r, const char *pattern, const char *node);
 void lathe_report_warning(struct lathe_report *r, const char *code, const char *node, const char *text);
@@ -43,6 +44,11 @@ void lathe_report_quantization(struct lathe_report *r, const char *layer, const 
 void lathe_report_verification(struct lathe_report *r, const char *what, double max_error, double bound, bool passed);
 /* A comparison that could not be made, and why. */
 void lathe_report_unverified(struct lathe_report *r, const char *what, const char *why);
+/* What runs are predicted to take on the target (cost.h), and the figures that say so; the last call stays. */
+struct lathe_cost_prediction;
+struct lathe_target;
+void lathe_report_cost(struct lathe_report *r, const struct lathe_target *target,
+                       const struct lathe_cost_prediction *predictions, unsigned count);
 bool lathe_report_failed(const struct lathe_report *r);
 /* What was recorded of the source: 64 hex digits, "" when nothing was. Borrowed. */
 const char *lathe_report_sha256(const struct lathe_report *r);

@@ -3,6 +3,7 @@
 #define LATHE_REPORT_DATA_H
 
 #include "arena.h"
+#include "cost.h"
 #include "report.h"
 
 /* A growing list of records of one type. */
@@ -63,6 +64,11 @@ struct lathe_report {
     struct {
         uint64_t weights, arena, alive, artifact;
     } memory;
+    struct {
+        struct lathe_target target; /* whose figures they are */
+        struct lathe_cost_prediction at[LATHE_COST_PREDICTIONS];
+        unsigned count; /* 0: nothing is predicted */
+    } cost;
     LATHE_REPORT_LIST(struct lathe_report_pass_row) passes;    /* in the order in which they ran */
     LATHE_REPORT_LIST(struct lathe_report_count) fusions;      /* sorted by name */
     LATHE_REPORT_LIST(struct lathe_report_miss) missed;        /* sorted by pattern, node */
@@ -75,6 +81,8 @@ struct lathe_report {
     LATHE_REPORT_LIST(struct lathe_report_fact) skipped;       /* what could not be compared, and why */
 };
 
+/* The target whose figures the prediction takes. */
+const char *lathe_report_cost_from(const struct lathe_report *r);
 /* The text form with at most `misses` near misses, the rest only counted. */
 void lathe_report_summary(const struct lathe_report *r, unsigned misses, struct lathe_text *out);
 /* True for a name of `fusions` that the passes can count, whether it is in this report or not. */

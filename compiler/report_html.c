@@ -247,6 +247,37 @@ static void steps(const struct lathe_report *r, struct lathe_text *out) {
     close_table(out);
 }
 
+static void cost(const struct lathe_report *r, struct lathe_text *out) {
+    double most = 1e-9;
+    if (!r->cost.count)
+        return;
+    for (unsigned i = 0; i < r->cost.count; i++)
+        most = r->cost.at[i].ms > most ? r->cost.at[i].ms : most;
+    open_table(out, "Predicted time of a run", "#Tokens|#Batch|#Threads|#ms||Bound by|Most of it");
+    for (unsigned i = 0; i < r->cost.count; i++) {
+        const struct lathe_cost_prediction *p = &r->cost.at[i];
+        unsigned first = 0;
+        for (unsigned k = 1; k < LATHE_COST_KINDS; k++)
+            first = p->share[k] > p->share[first] ? k : first;
+        lathe_text_append(out, "<tr>");
+        if (p->length > 0)
+            count_cell(out, (uint64_t)p->length);
+        else
+            cell(out, "n", "fixed");
+        count_cell(out, (uint64_t)p->batch);
+        count_cell(out, p->threads);
+        lathe_text_append(out, "<td class=\"n\">%.3g</td>", p->ms);
+        bar_cell(out, p->ms / most);
+        cell(out, "k", lathe_cost_bound_name(p->bound));
+        lathe_text_append(out, "<td>%s %.0f %%</td></tr>\n", lathe_cost_kind_name((enum lathe_cost_kind)first),
+                          100 * p->share[first]);
+    }
+    close_table(out);
+    lathe_text_append(out, "<p class=\"none\">Estimated from the figures of ");
+    escaped(out, lathe_report_cost_from(r));
+    lathe_text_append(out, ", not measured.</p>\n");
+}
+
 static void passes(const struct lathe_report *r, struct lathe_text *out) {
     if (!r->passes.count)
         return;
@@ -332,6 +363,7 @@ void lathe_report_html(const struct lathe_report *r, struct lathe_text *out) {
     checks(r, out);
     shapes(r, out);
     steps(r, out);
+    cost(r, out);
     passes(r, out);
     notes(r, out);
     lathe_text_append(out, "</main></body></html>\n");

@@ -3,6 +3,9 @@
 #include "lathe.h"
 #include "report_data.h"
 
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static void put(json_t *object, const char *key, json_t *value) {
@@ -137,6 +140,60 @@ static json_t *steps(const struct lathe_report *r) {
     return list;
 }
 
+/* To 4 digits: a prediction is no better, and the last bits of a sum mean nothing. */
+static json_t *rounded(double x) {
+    char text[32];
+    snprintf(text, sizeof text, "%.3e", x);
+    return lathe_json_number(strtod(text, NULL));
+}
+
+static json_t *cost_assumptions(const struct lathe_report *r) {
+    static const struct {
+        const char *key;
+        size_t at;
+    } keys[] = {
+#define COST(name, key, most, doc) {key, offsetof(struct lathe_target_cost, name)},
+#include "cost_keys.def"
+#undef COST
+    };
+    const struct lathe_target *t = &r->cost.target;
+    json_t *o = json_object(), *figures = json_object();
+    put_text(o, "figures_of", lathe_report_cost_from(r));
+    put_text(o, "text",
+             "estimated from the figures of the target, not measured; one run at a time, weights as warm as "
+             "repeated runs leave them, every token real");
+    put(o, "clock_ghz", lathe_json_number(t->ghz));
+    put(o, "memory_gbps", lathe_json_number(t->memory_gbps));
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        put(figures, keys[i].key,
+            lathe_json_number(*(const double *)(const void *)((const char *)&t->cost + keys[i].at)));
+    put(o, "cost", figures);
+    return o;
+}
+
+static json_t *cost(const struct lathe_report *r) {
+    if (!r->cost.count)
+        return json_null();
+    json_t *o = json_object(), *list = json_array();
+    for (unsigned i = 0; i < r->cost.count; i++) {
+        const struct lathe_cost_prediction *p = &r->cost.at[i];
+        json_t *one = json_object(), *share = json_object();
+        put_count(one, "batch", (uint64_t)p->batch);
+        put(one, "length", p->length > 0 ? json_integer(p->length) : json_null());
+        put_count(one, "threads", p->threads);
+        put(one, "ms", rounded(p->ms));
+        put_text(one, "bound", lathe_cost_bound_name(p->bound));
+        for (unsigned k = 0; k < LATHE_COST_KINDS; k++)
+            put(share, lathe_cost_kind_name((enum lathe_cost_kind)k), rounded(p->share[k]));
+        put(one, "share", share);
+        put(one, "multiply_adds", rounded(p->products));
+        json_array_append_new(list, one);
+    }
+    put(o, "assumptions", cost_assumptions(r));
+    put(o, "predictions", list);
+    return o;
+}
+
 static json_t *notes(const struct lathe_report *r) {
     json_t *o = json_object();
     for (unsigned i = 0; i < r->notes.count; i++)
@@ -185,6 +242,7 @@ void lathe_report_json(const struct lathe_report *r, bool stable, struct lathe_t
     put(o, "steps", steps(r));
     put(o, "quantization", quantization(r));
     put(o, "memory", memory(r));
+    put(o, "cost", cost(r));
     put(o, "verification", verification(r));
     put(o, "notes", notes(r));
     if (r->failed)

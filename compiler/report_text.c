@@ -163,6 +163,34 @@ static void steps(const struct lathe_report *r, struct lathe_text *out) {
     lathe_text_append(out, "\n");
 }
 
+/* A line for each number of threads: "2 threads: 8 tokens 0.512 ms, ... (estimated with the figures of znver5)" */
+static void cost(const struct lathe_report *r, struct lathe_text *out) {
+    unsigned threads = 0;
+    for (unsigned i = 0; i < r->cost.count; i++) {
+        const struct lathe_cost_prediction *p = &r->cost.at[i];
+        if (p->threads != threads) {
+            if (i)
+                lathe_text_append(out, " ms\n");
+            label(out, i ? "" : "predicted");
+            lathe_text_append(out, "%u thread%s%s: ", p->threads, p->threads == 1 ? "" : "s",
+                              p->length > 0 ? ", by tokens" : "");
+        } else {
+            lathe_text_append(out, ", ");
+        }
+        threads = p->threads;
+        if (p->length > 0)
+            lathe_text_append(out, "%lld: ", (long long)p->length);
+        lathe_text_append(out, "%.3g", p->ms);
+    }
+    if (!r->cost.count)
+        return;
+    lathe_text_append(out, " ms\n");
+    label(out, "");
+    lathe_text_append(out, "estimated from the figures of ");
+    lathe_append_printable(out, lathe_report_cost_from(r));
+    lathe_text_append(out, ", batch %lld\n", (long long)r->cost.at[0].batch);
+}
+
 /* Passes that changed something, and the time of all. */
 static void passes(const struct lathe_report *r, struct lathe_text *out) {
     if (!r->passes.count)
@@ -213,6 +241,7 @@ void lathe_report_summary(const struct lathe_report *r, unsigned misses, struct 
     passes(r, out);
     steps(r, out);
     memory(r, out);
+    cost(r, out);
     checks(r, out);
     for (unsigned i = 0; i < r->notes.count; i++)
         line(out, r->notes.at[i].key, r->notes.at[i].value);
