@@ -137,17 +137,15 @@ static enum lathe_status read_bucket(struct request *q, struct lathe_diag *diag)
         return lathe_fail(diag, LATHE_MSG_OPTION_UNSUPPORTED,
                           "--bucket: this version takes one bucket an artifact, found %u", q->buckets.count);
     if (q->buckets.count && (q->options.max_batch || q->options.max_seq))
-        return lathe_fail(diag, LATHE_MSG_ARGUMENTS, "--bucket fixes batch and length: --max-batch and --max-seq "
-                                                     "contradict it");
+        return lathe_fail(diag, LATHE_MSG_ARGUMENTS,
+                          "--bucket fixes batch and length: --max-batch and --max-seq "
+                          "contradict it");
     return LATHE_OK;
 }
 
 /* Options that later versions have: understood, so that a wrong value is told apart from a missing feature. */
 static enum lathe_status refuse_later(const struct request *q, struct lathe_diag *diag) {
-    const char *later = q->pooling     ? "--pooling"
-                        : q->tokenizer ? "--tokenizer"
-                        : q->normalize ? "--normalize"
-                                       : NULL;
+    const char *later = q->pooling ? "--pooling" : q->tokenizer ? "--tokenizer" : q->normalize ? "--normalize" : NULL;
     if (!later)
         return LATHE_OK;
     return lathe_fail(diag, LATHE_MSG_OPTION_UNSUPPORTED, "%s: this version does not have it yet", later);
@@ -243,12 +241,19 @@ static const char details[] =
     "without\n"
     "rewrites, on small made-up batches; a difference over 1e-4 is exit code 5.\n"
     "Conditions for --expect: NAME OP NUMBER, NAME a fusion (fuse.attention), missed, missed.attention, warnings or\n"
-    "warnings.CODE, OP one of == != >= <= > <. One that fails is exit code 6, with the near misses of that pattern.\n";
+    "warnings.CODE, OP one of == != >= <= > <. One that fails is exit code 6, with the near misses of that pattern.\n"
+    "Casts: none is f32, exactly. matmul is --precision bf16: operands of products with constant matrices are rounded\n"
+    "to bf16 (half to even), sums are f32. all rounds each tensor that a step gives out, inputs and constants too; "
+    "what\n"
+    "a step sums or normalises inside stays f32, and so do epsilons, masks, and scales of quantized tensors. The "
+    "report\n"
+    "lists every cast. With another --precision, matmul and all are exit code 2.\n";
 
 int lathe_cmd_compile(int argc, char **argv) {
     static struct lathe_diag diag;
     struct request q = {0};
     struct lathe_compile_options *o = &q.options;
+    static const char *const casts[] = {"none", "matmul", "all", NULL};
     const struct lathe_option options[] = {
         {.name = "output",
          .letter = 'o',
@@ -266,6 +271,13 @@ int lathe_cmd_compile(int argc, char **argv) {
          .into = &o->precision,
          .value = "f32|bf16|int8|auto",
          .help = "number format of weights and products (default f32)"},
+        {.name = "cast",
+         .kind = LATHE_OPTION_TEXT,
+         .into = &o->cast,
+         .value = "none|matmul|all",
+         .choices = casts,
+         .help = "what is rounded to bf16: nothing, the products (as --precision bf16), or every tensor too (default: "
+                 "with --precision bf16 what the target says, else none)"},
         {.name = "max-seq",
          .kind = LATHE_OPTION_COUNT,
          .into = &o->max_seq,

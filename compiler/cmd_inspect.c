@@ -178,19 +178,19 @@ static enum lathe_status check(struct request *q, struct lathe_artifact *a, json
                                struct lathe_diag *diag) {
     struct lathe_session_options options;
     struct lathe_known_answer_result r;
+    double bound = lathe_known_answer_bound(a);
     LATHE_TRY(lathe_session_args_apply(&q->session, &options, diag));
     LATHE_TRY(lathe_known_answer_replay(a, &options, &r, diag));
-    if (r.present && !(r.max_error <= LATHE_VERIFY_ATOL))
+    if (r.present && !(r.max_error <= bound))
         return lathe_fail(diag, LATHE_MSG_NOT_REPLAYED,
                           "the known answer is not reproduced: largest error %g, bound %g (of values over 1: relative)",
-                          r.max_error, LATHE_VERIFY_ATOL);
-    json_object_set_new(
-        o, "check",
-        r.present ? json_pack("{sb, sf, sf}", "passed", 1, "max_error", r.max_error, "bound", LATHE_VERIFY_ATOL)
-                  : json_null());
+                          r.max_error, bound);
+    json_object_set_new(o, "check",
+                        r.present ? json_pack("{sb, sf, sf}", "passed", 1, "max_error", r.max_error, "bound", bound)
+                                  : json_null());
     if (r.present)
         lathe_text_append(out, "%-14sthe known answer is reproduced, largest error %.3g, bound %g\n", "check",
-                          r.max_error, LATHE_VERIFY_ATOL);
+                          r.max_error, bound);
     else
         lathe_text_append(out, "%-14sthe artifact holds no known answer; checksums and tables are right\n", "check");
     return LATHE_OK;

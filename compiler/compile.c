@@ -23,6 +23,8 @@ struct job {
     struct lathe_model_file *file;
     struct lathe_graph *graph;
     uint64_t weights;           /* bytes of constants of the source */
+    const char *precision;      /* as the options and the target's cast policy say together */
+    bool cast_all;              /* --cast all */
     struct lathe_bounds bounds; /* of the verification */
     char *unverified;           /* the artifact under its temporary name, while it is there */
 };
@@ -42,15 +44,32 @@ static enum lathe_status check_pass_name(const char *option, const char *name, s
 }
 
 static bool is_automatic(const struct job *j) {
-    return j->o->precision && !strcmp(j->o->precision, "auto") && j->target.precisions & LATHE_PRECISION_INT8;
+    return !strcmp(j->precision, "auto") && j->target.precisions & LATHE_PRECISION_INT8;
 }
 
 static bool quantizes(const struct job *j) {
-    return (j->o->precision && !strcmp(j->o->precision, "int8")) || is_automatic(j);
+    return !strcmp(j->precision, "int8") || is_automatic(j);
 }
 
 static bool rounds(const struct job *j) {
-    return j->o->precision && !strcmp(j->o->precision, "bf16");
+    return !strcmp(j->precision, "bf16");
+}
+
+/* --precision bf16 is --cast matmul; the target says whether bf16 goes on to all tensors where --cast does not. */
+static enum lathe_status choose_casts(struct job *j) {
+    const char *precision = j->o->precision, *cast = j->o->cast;
+    bool casts = cast && strcmp(cast, "none");
+    if (cast && strcmp(cast, "none") && strcmp(cast, "matmul") && strcmp(cast, "all"))
+        return lathe_fail(j->diag, LATHE_MSG_OPTION_VALUE, "--cast: '%s' is not known (known: none, matmul, all)",
+                          cast);
+    if (cast && precision && casts != !strcmp(precision, "bf16") && (casts || !strcmp(precision, "bf16")))
+        return lathe_fail(j->diag, LATHE_MSG_ARGUMENTS, "--precision %s and --cast %s contradict each other: %s",
+                          precision, cast,
+                          casts ? "casts are to bf16 (--precision bf16)" : "bf16 casts the products (--cast matmul)");
+    j->precision = precision ? precision : casts ? "bf16" : "f32";
+    j->cast_all = rounds(j) && (cast ? !strcmp(cast, "all") : j->target.cast == LATHE_CAST_ALL);
+    lathe_report_cast_policy(j->report, j->cast_all ? "all" : rounds(j) ? "matmul" : "none");
+    return LATHE_OK;
 }
 
 static enum lathe_status check_precision(const struct job *j) {
@@ -61,7 +80,7 @@ static enum lathe_status check_precision(const struct job *j) {
                  {"bf16", LATHE_PRECISION_BF16},
                  {"int8", LATHE_PRECISION_INT8},
                  {"auto", LATHE_PRECISION_F32}};
-    const char *want = j->o->precision ? j->o->precision : "f32";
+    const char *want = j->precision;
     size_t i = 0;
     while (i < sizeof known / sizeof *known && strcmp(known[i].name, want))
         i++;
@@ -87,6 +106,7 @@ static enum lathe_status check_options(struct job *j) {
     if (o->dump_after && strcmp(o->dump_after, "all") && strcmp(o->dump_after, "import"))
         LATHE_TRY(check_pass_name("--dump-after", o->dump_after, j->diag));
     LATHE_TRY(lathe_target_load(o->target ? o->target : "native", &j->target, j->diag));
+    LATHE_TRY(choose_casts(j));
     LATHE_TRY(check_precision(j));
     if (j->target.shapes == LATHE_SHAPES_STATIC && !o->bucket_batch)
         return lathe_fail(j->diag, LATHE_MSG_OPTION_UNSUPPORTED,
@@ -161,6 +181,9 @@ static struct lathe_bounds bounds_of(const struct job *j) {
     struct lathe_bounds b = verify_bounds(j->graph);
     if (quantizes(j))
         b = (struct lathe_bounds){.has_cosine = true, .min_cosine = LATHE_INT8_MIN_COSINE, .atol = INFINITY};
+    else if (j->cast_all)
+        b = (struct lathe_bounds){
+            .has_cosine = true, .min_cosine = LATHE_CAST_MIN_COSINE, .near = LATHE_CAST_NEAR, .atol = INFINITY};
     else if (rounds(j) && !(b.has_cosine && b.min_cosine < LATHE_BF16_MIN_COSINE))
         b = (struct lathe_bounds){
             .has_cosine = true, .min_cosine = LATHE_BF16_MIN_COSINE, .near = LATHE_BF16_NEAR, .atol = INFINITY};
@@ -228,7 +251,8 @@ static enum lathe_status run_passes(struct job *j) {
                  .max_seq = j->o->max_seq,
                  .pin_batch = j->o->bucket_batch,
                  .pin_seq = j->o->bucket_seq,
-                 .bf16 = rounds(j)},
+                 .bf16 = rounds(j),
+                 .cast_all = j->cast_all},
         .disabled = j->o->disabled,
         .disabled_count = j->o->disabled_count,
         .check = j->o->check,

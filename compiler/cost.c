@@ -278,6 +278,7 @@ static void measure(const struct step *c) {
         return;
     }
     case LATHE_OP_RESHAPE:
+    case LATHE_OP_ROUND_BF16:
     case LATHE_OP_PACK_ROWS:
     case LATHE_OP_UNPACK_ROWS:
     case LATHE_OP_MEAN_ROWS:

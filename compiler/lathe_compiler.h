@@ -20,12 +20,16 @@ enum lathe_verify_mode {
 #define LATHE_VERIFY_TOL_BF16   3.2e-2 /* the same for bf16 */
 #define LATHE_BF16_MIN_COSINE   0.999 /* of each output, for --precision bf16, where --min-cosine says nothing, ... */
 #define LATHE_BF16_NEAR         4e-3  /* ... or every element within half a last place of bf16 at 1 */
+#define LATHE_CAST_MIN_COSINE   0.995 /* the same for --cast all, where every tensor is rounded, ... */
+#define LATHE_CAST_NEAR         1.6e-2 /* ... or two last places at 1 */
+#define LATHE_CAST_REPLAY       6.25e-2 /* of the known answer between kernels, with --cast all: 8 last places at 1 */
 #define LATHE_VERIFY_QUANTIZED_COSINE 0.995 /* of each output, when the source quantizes activations */
 
 struct lathe_compile_options {
     const char *model, *output;
     const char *target;          /* a name or a file; NULL: "native" */
     const char *precision;       /* "f32", "bf16", "int8", "auto"; NULL: "f32" */
+    const char *cast;            /* "none", "matmul", "all"; NULL: as precision and target say */
     const char *calibrate;       /* int8, auto: a folder of data; NULL: made-up inputs */
     double min_cosine;           /* 0: not given; else the least cosine of each output with the source's */
     int64_t max_seq, max_batch;  /* 0: from the graph and the target */

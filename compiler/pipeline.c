@@ -65,6 +65,8 @@ static const struct step steps[] = {
     {"choose_precision", false},
     /* Tables that the source has in 8 bits are read so. */
     {"quantize_embedding", false},
+    /* What stands between two steps is known now: the tensors that --cast all rounds. */
+    {"cast_tensors", false},
     {"drop_dead_nodes", true},
 };
 

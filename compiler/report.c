@@ -31,6 +31,7 @@ void lathe_report_free(struct lathe_report **report) {
     free(r->steps.at);
     free(r->notes.at);
     free(r->quantization.at);
+    free(r->casts.at);
     free(r->checks.at);
     free(r->skipped.at);
     lathe_arena_free(&r->arena);
@@ -215,6 +216,19 @@ void lathe_report_quantization(struct lathe_report *r, const char *layer, const 
     struct lathe_report_layer *q = found ? &r->quantization.at[at] : INSERT(r, quantization, at);
     if (q)
         *q = (struct lathe_report_layer){found ? q->layer : keep(r, layer), keep(r, scheme), keep(r, why), error, kept};
+}
+
+void lathe_report_cast_policy(struct lathe_report *r, const char *policy) {
+    r->cast_policy = keep(r, policy);
+}
+
+void lathe_report_cast(struct lathe_report *r, const char *kind, const char *name, const char *op) {
+    FIND(r, casts, at, found,
+         strcmp(r->casts.at[mid].kind, kind) ? strcmp(r->casts.at[mid].kind, kind)
+                                             : strcmp(r->casts.at[mid].name, name))
+    struct lathe_report_cast *c = found ? &r->casts.at[at] : INSERT(r, casts, at);
+    if (c)
+        *c = (struct lathe_report_cast){keep(r, kind), keep(r, name), keep(r, op)};
 }
 
 void lathe_report_verification(struct lathe_report *r, const char *what, double max_error, double bound, bool passed) {

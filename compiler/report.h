@@ -40,6 +40,10 @@ void lathe_report_step(struct lathe_report *r, const char *op, unsigned count, d
 void lathe_report_note(struct lathe_report *r, const char *key, const char *value);
 void lathe_report_quantization(struct lathe_report *r, const char *layer, const char *scheme, double error, bool kept,
                                const char *why);
+/* casts to bf16: the policy ("none", "matmul", "all"), and each thing that is rounded: kind "product", "tensor" (what a
+ * node gives out, or an input) or "constant"; the operator that makes or computes it, "" for inputs and constants. */
+void lathe_report_cast_policy(struct lathe_report *r, const char *policy);
+void lathe_report_cast(struct lathe_report *r, const char *kind, const char *name, const char *op);
 /* verification: what was compared, the largest absolute error, its bound and whether it passed */
 void lathe_report_verification(struct lathe_report *r, const char *what, double max_error, double bound, bool passed);
 /* A comparison that could not be made, and why. */

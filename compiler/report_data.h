@@ -44,6 +44,9 @@ struct lathe_report_layer {
     double error;
     bool kept;
 };
+struct lathe_report_cast {
+    const char *kind, *name, *op;
+};
 struct lathe_report_check {
     const char *what;
     double max_error, bound;
@@ -77,6 +80,8 @@ struct lathe_report {
     LATHE_REPORT_LIST(struct lathe_report_op) steps;           /* the largest share first, then by name */
     LATHE_REPORT_LIST(struct lathe_report_fact) notes;         /* sorted by key */
     LATHE_REPORT_LIST(struct lathe_report_layer) quantization; /* sorted by layer */
+    const char *cast_policy;                                   /* NULL: none */
+    LATHE_REPORT_LIST(struct lathe_report_cast) casts;         /* sorted by kind, name */
     LATHE_REPORT_LIST(struct lathe_report_check) checks;       /* in the order given */
     LATHE_REPORT_LIST(struct lathe_report_fact) skipped;       /* what could not be compared, and why */
 };

@@ -316,6 +316,21 @@ static void quantization(const struct lathe_report *r, struct lathe_text *out) {
     close_table(out);
 }
 
+static void casts(const struct lathe_report *r, struct lathe_text *out) {
+    if (!r->casts.count)
+        return;
+    open_table(out, "Casts to bf16", "What|Name|Operator");
+    for (unsigned i = 0; i < r->casts.count; i++) {
+        const struct lathe_report_cast *c = &r->casts.at[i];
+        lathe_text_append(out, "<tr>");
+        cell(out, "k", c->kind);
+        cell(out, "m", c->name);
+        cell(out, "k", c->op);
+        lathe_text_append(out, "</tr>\n");
+    }
+    close_table(out);
+}
+
 static void checks(const struct lathe_report *r, struct lathe_text *out) {
     if (!r->checks.count && !r->skipped.count) {
         none(out, "Verification", "Not run.");
@@ -360,6 +375,7 @@ void lathe_report_html(const struct lathe_report *r, struct lathe_text *out) {
     warnings(r, out);
     fusions(r, out);
     quantization(r, out);
+    casts(r, out);
     checks(r, out);
     shapes(r, out);
     steps(r, out);

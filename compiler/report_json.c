@@ -94,6 +94,29 @@ static json_t *quantization(const struct lathe_report *r) {
     return list;
 }
 
+static json_t *casts(const struct lathe_report *r) {
+    unsigned products = 0, tensors = 0, constants = 0;
+    json_t *list = json_array();
+    for (unsigned i = 0; i < r->casts.count; i++) {
+        const struct lathe_report_cast *c = &r->casts.at[i];
+        unsigned *count = *c->kind == 'p' ? &products : *c->kind == 't' ? &tensors : &constants;
+        json_t *o = json_object();
+        ++*count;
+        put_text(o, "kind", c->kind);
+        put_text(o, "name", c->name);
+        if (*c->op)
+            put_text(o, "operator", c->op);
+        json_array_append_new(list, o);
+    }
+    json_t *o = json_object();
+    put_text(o, "policy", r->cast_policy ? r->cast_policy : "none");
+    put_count(o, "products", products);
+    put_count(o, "tensors", tensors);
+    put_count(o, "constants", constants);
+    put(o, "list", list);
+    return o;
+}
+
 static json_t *memory(const struct lathe_report *r) {
     json_t *o = json_object();
     put_count(o, "weights", r->memory.weights);
@@ -241,6 +264,7 @@ void lathe_report_json(const struct lathe_report *r, bool stable, struct lathe_t
     put(o, "passes", passes(r, stable));
     put(o, "steps", steps(r));
     put(o, "quantization", quantization(r));
+    put(o, "casts", casts(r));
     put(o, "memory", memory(r));
     put(o, "cost", cost(r));
     put(o, "verification", verification(r));

@@ -129,6 +129,19 @@ static void quantization(const struct lathe_report *r, struct lathe_text *out) {
     }
 }
 
+static void casts(const struct lathe_report *r, struct lathe_text *out) {
+    unsigned counts[3] = {0};
+    if (!r->casts.count)
+        return;
+    for (unsigned i = 0; i < r->casts.count; i++)
+        counts[*r->casts.at[i].kind == 'p' ? 0 : *r->casts.at[i].kind == 't' ? 1 : 2]++;
+    label(out, "casts");
+    lathe_text_append(out, "%s: %u products", r->cast_policy ? r->cast_policy : "none", counts[0]);
+    if (counts[1] || counts[2])
+        lathe_text_append(out, ", %u tensors and %u constants", counts[1], counts[2]);
+    lathe_text_append(out, " in bf16\n");
+}
+
 static void memory(const struct lathe_report *r, struct lathe_text *out) {
     if (!r->memory.weights && !r->memory.arena)
         return;
@@ -238,6 +251,7 @@ void lathe_report_summary(const struct lathe_report *r, unsigned misses, struct 
     missed(r, misses, out);
     warnings(r, out);
     quantization(r, out);
+    casts(r, out);
     passes(r, out);
     steps(r, out);
     memory(r, out);

@@ -62,7 +62,7 @@ static enum lathe_status choose(struct lathe_pass_ctx *ctx, lathe_node_id n, str
         tell(ctx, n, "f32", 0, false, "its weights are not constant");
         return LATHE_OK;
     }
-    if (weights->n < MIN_N || weights->k < MIN_K) {
+    if ((weights->n < MIN_N || weights->k < MIN_K) && !ctx->options->cast_all) {
         snprintf(why, sizeof why, "small: %lld x %lld, bf16 pays from %d x %d on", (long long)weights->k,
                  (long long)weights->n, MIN_K, MIN_N);
         tell(ctx, n, "f32", 0, false, why);
@@ -80,6 +80,8 @@ static enum lathe_status choose(struct lathe_pass_ctx *ctx, lathe_node_id n, str
     if (r.clamped)
         lathe_pass_warn(ctx, "WEIGHTS_CLAMPED", n, "%llu weights are beyond bf16 and are its largest finite number",
                         (unsigned long long)r.clamped);
+    if (ctx->report)
+        lathe_report_cast(ctx->report, "product", ctx->graph->nodes[n].name, "linear_bf16");
     lathe_node_set_op(ctx->graph, n, LATHE_OP_LINEAR_BF16);
     ctx->changes++;
     return LATHE_OK;

@@ -18,6 +18,7 @@ struct lathe_pass_options {
     /* static shapes: the bucket that this plan is for; 0: bounded */
     int64_t pin_batch, pin_seq;
     bool bf16;                                     /* products with constant matrices in bf16 */
+    bool cast_all;                                 /* every tensor too; goes with bf16 */
     const struct lathe_quantize_options *quantize; /* NULL: products stay in f32 */
 };
 

@@ -3,6 +3,7 @@
  * f32 and f64 functions are evaluated in double and rounded once: the constants that folding makes do not depend on the
  * host's f32 math library. Where a kernel of the table serves f32 it is used instead. */
 #include "kernel.h"
+#include "kernel_bf16.h"
 #include "op_util.h"
 #include "ops.h"
 
@@ -128,6 +129,18 @@ LOOP(int64_t, i64, not, x == 0)
 OPERATOR(not, NULL, NULL, NULL, not_i64, NULL, 0, 0)
 LOOP(int64_t, i64, bit_not, ~x)
 OPERATOR(bit_not, NULL, NULL, NULL, bit_not_i64, NULL, 0, 0)
+
+/* A tensor of bf16 numbers in f32 (--cast all). Whether infinity, or a number that rounds to it, is kept apart by bits,
+ * so that the loop is one of integers. */
+static inline float rounded_bf16(float x) {
+    uint32_t u, r = lathe_bf16_round(x);
+    memcpy(&u, &x, sizeof u);
+    r -= (r & 0x7fffffffu) == 0x7f800000u && (u & 0x7fffffffu) != 0x7f800000u ? 0x10000u : 0;
+    memcpy(&x, &r, sizeof x);
+    return x;
+}
+LOOP(float, f32, round_bf16, rounded_bf16(x))
+OPERATOR(round_bf16, NULL, round_bf16_f32, NULL, NULL, NULL, 0, 0)
 
 /* ---- one rounding or none in the type itself */
 PLAIN(reciprocal, 1 / x)

@@ -142,6 +142,13 @@ static void refusals(void **state) {
         {"compile @m -o @t/x --precision f33", 2, "f33"},
         {"compile @m -o @t/x --precision bf16 --target icelake", 4, "f32 int8"},
         {"compile @m -o @t/x --precision bf16 --target znver4 --min-cosine 1", 5, "cosine"},
+        {"compile @m -o @t/x --cast some", 2, "matmul"},
+        {"compile @m -o @t/x --target znver4 --precision f32 --cast matmul", 2, "--precision f32"},
+        {"compile @m -o @t/x --target znver4 --precision f32 --cast all", 2, "--cast all"},
+        {"compile @m -o @t/x --target znver4 --precision int8 --cast all", 2, "contradict"},
+        {"compile @m -o @t/x --target znver4 --precision auto --cast matmul", 2, "contradict"},
+        {"compile @m -o @t/x --target znver4 --precision bf16 --cast none", 2, "contradict"},
+        {"compile @m -o @t/x --target icelake --cast all", 4, "f32 int8"},
         {"compile @m -o @t/x --disable fuse_atention", 2, "fuse_attention"},
         {"compile @m -o @t/x --dump-after nosuch", 2, "nosuch"},
         {"compile @m -o @t/x --expect foo", 2, "foo"},
@@ -199,6 +206,44 @@ static void in_bf16(void **state) {
     assert_non_null(strstr(json_string_value(json_object_get(json_array_get(layers, 1), "scheme")), "bf16"));
     json_decref(o);
     assert_int_equal(run("verify @t/b.lathe --test-data @d --min-cosine 0.999"), 0);
+}
+
+/* What --cast, --precision and the target's policy mean together, and that the casts are listed. */
+static void casts(void **state) {
+    (void)state;
+    static const struct {
+        const char *options, *policy;
+    } cases[] = {
+        {"--target znver4", "none"},
+        {"--target znver4 --cast none", "none"},
+        {"--target znver4 --precision int8 --cast none", "none"},
+        {"--target znver4 --precision bf16", "matmul"},
+        {"--target znver4 --cast matmul", "matmul"},
+        {"--target znver4 --precision bf16 --cast all", "all"},
+        {"--target znver4 --cast all", "all"},
+        {"--target @t/all.yaml", "none"},
+        {"--target @t/all.yaml --precision bf16", "all"},
+        {"--target @t/all.yaml --precision bf16 --cast matmul", "matmul"},
+    };
+    put_file("all.yaml", "extends: znver4\nname: all\ncast: all\n");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char line[256];
+        snprintf(line, sizeof line, "compile @m -o @t/c.lathe %s", cases[i].options);
+        assert_int_equal(run(line), 0);
+        assert_int_equal(run("inspect @t/c.lathe --json --check"), 0);
+        json_t *o = parse(), *c = json_object_get(o, "casts");
+        const char *policy = json_string_value(json_object_get(c, "policy"));
+        json_int_t products = json_integer_value(json_object_get(c, "products")),
+                   tensors = json_integer_value(json_object_get(c, "tensors")),
+                   constants = json_integer_value(json_object_get(c, "constants"));
+        bool matmul = strcmp(cases[i].policy, "none") != 0, all = !strcmp(cases[i].policy, "all");
+        json_t *rounds = json_object_get(json_object_get(o, "steps"), "round_bf16");
+        if (!policy || strcmp(policy, cases[i].policy) || (products > 0) != matmul || (tensors > 0) != all ||
+            (constants > 0) != all || json_integer_value(rounds) != tensors ||
+            json_array_size(json_object_get(c, "list")) != (size_t)(products + tensors + constants))
+            fail_msg("%s: %s", line, out);
+        json_decref(o);
+    }
 }
 
 /* One artifact through every command. */
@@ -340,10 +385,11 @@ static void labels(void **state) {
 }
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(help),      cmocka_unit_test(refusals),   cmocka_unit_test(in_bf16),
-        cmocka_unit_test(whole_way), cmocka_unit_test(same_bytes), cmocka_unit_test(tables),
-        cmocka_unit_test(buckets),   cmocka_unit_test(labels),     cmocka_unit_test(trial_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(help),      cmocka_unit_test(refusals),
+                                       cmocka_unit_test(in_bf16),   cmocka_unit_test(casts),
+                                       cmocka_unit_test(whole_way), cmocka_unit_test(same_bytes),
+                                       cmocka_unit_test(tables),    cmocka_unit_test(buckets),
+                                       cmocka_unit_test(labels),    cmocka_unit_test(trial_refused)};
     if (argc != 4)
         return 2;
     lathe = argv[1];
