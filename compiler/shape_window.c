@@ -44,6 +44,8 @@ static lathe_dim output_size(struct shape_ctx *c, lathe_dim size, const struct w
     int64_t span, free_size;
     if (!lathe_mul_i64(w->kernel[i] - 1, w->dilation[i], &span))
         return LATHE_DIM_NONE;
+    if (w->stride[i] == 1 && w->before[i] + w->after[i] == span)
+        return size; /* no entry included: a batch without rows */
     lathe_dim rest = lathe_dim_add(t, size, lathe_shape_const(c, w->before[i] + w->after[i] - span - 1));
     if (lathe_dim_lower(t, rest) < 0 && !lathe_dim_is_const(t, rest, &free_size))
         rest = lathe_dim_max(t, rest, lathe_shape_const(c, 0));

@@ -82,7 +82,7 @@ static bool works_by_row(const struct trimming *t, lathe_node_id n) {
 
 static bool is_take(const struct trimming *t, lathe_node_id n) {
     struct lathe_attrs attrs = lathe_node_attrs(t->g, n);
-    return t->g->nodes[n].op == LATHE_OP_TAKE_ROWS && t->g->nodes[n].in[1] == t->map &&
+    return t->g->nodes[n].op == LATHE_OP_TAKE_ROWS && t->g->nodes[n].n_in == 2 && t->g->nodes[n].in[1] == t->map &&
            lathe_attr_int(&attrs, LATHE_ATTR_START, 0) == t->position;
 }
 
@@ -317,7 +317,7 @@ static bool trim(struct lathe_pass_ctx *ctx, lathe_node_id first_take) {
 enum lathe_status lathe_pass_trim_unused_rows(struct lathe_pass_ctx *ctx) {
     struct lathe_graph *g = ctx->graph;
     LATHE_FOR_NODES(g, n) {
-        if (g->nodes[n].op != LATHE_OP_TAKE_ROWS)
+        if (g->nodes[n].op != LATHE_OP_TAKE_ROWS || g->nodes[n].n_in != 2)
             continue;
         if (!trim(ctx, n) || g->out_of_memory)
             return lathe_fail(ctx->diag, LATHE_MSG_NO_MEMORY, "trim_unused_rows: out of memory");

@@ -65,14 +65,15 @@ enum lathe_status lathe_run_unpack_rows(const struct lathe_op_call *call) {
     size_t bytes = row_bytes(x, 1);
     int64_t begin, end;
     lathe_team_split(&call->team, map.batch * map.positions, 1, &begin, &end);
+    bool kept = lathe_attr_int(&call->attrs, LATHE_ATTR_MODE, 0) != 0;
     char *out = y->data;
     memset(out + (size_t)begin * bytes, 0, (size_t)(end - begin) * bytes);
     for (int64_t b = 0; b < map.batch; b++) {
         if ((b + 1) * map.positions <= begin || b * map.positions >= end)
             continue;
         const struct lathe_row_sequence *s = &map.sequences[b];
-        /* a masked row that is kept for take_rows still gives zeros here */
-        for (int64_t r = s->start; r < s->start + s->keys; r++) {
+        /* a masked row that is kept for take_rows still gives zeros, unless `mode` asks for all that are there */
+        for (int64_t r = s->start; r < s->start + (kept ? s->rows : s->keys); r++) {
             int64_t at = b * map.positions + map.places[r].position;
             if (at >= begin && at < end)
                 memcpy(out + (size_t)at * bytes, (const char *)x->data + (size_t)r * bytes, bytes);
@@ -81,7 +82,8 @@ enum lathe_status lathe_run_unpack_rows(const struct lathe_op_call *call) {
     return LATHE_OK;
 }
 
-/* The row at position `start` of each sequence; zeros where it was not kept. */
+/* The row at position `start` of each sequence, or at its index in operand 2 (negative ones count from the end); zeros
+ * where it was not kept. */
 enum lathe_status lathe_run_take_rows(const struct lathe_op_call *call) {
     const struct lathe_tensor *x = call->in[0];
     struct lathe_tensor *y = call->out[0];
@@ -90,17 +92,23 @@ enum lathe_status lathe_run_take_rows(const struct lathe_op_call *call) {
     if (y->rank < 1 || x->rank < 1 || !read_map(call->in[1], y->dims[0], x->dims[0], &map) ||
         row_bytes(y, 1) != row_bytes(x, 1))
         return lathe_bad_shape(call, "take_rows");
-    if (position < 0)
-        position += map.positions;
+    const struct lathe_tensor *index = lathe_operand(call, 2);
+    if (index && lathe_tensor_count(index) != map.batch)
+        return lathe_bad_shape(call, "take_rows");
     size_t bytes = row_bytes(x, 1);
     int64_t begin, end;
     lathe_team_split(&call->team, map.batch, 1, &begin, &end);
     for (int64_t b = begin; b < end; b++) {
         const struct lathe_row_sequence *s = &map.sequences[b];
         char *out = (char *)y->data + (size_t)b * bytes;
-        int64_t found = -1;
+        int64_t found = -1, wanted = index ? lathe_read_i64(index, b) : position;
+        wanted = wanted < 0 ? wanted + map.positions : wanted;
+        if (index && (wanted < 0 || wanted >= map.positions))
+            return lathe_fail(call->diag, LATHE_MSG_INDEX_RANGE,
+                              "token %lld of sequence %lld is outside its %lld tokens", (long long)wanted, (long long)b,
+                              (long long)map.positions);
         for (int64_t r = s->start; r < s->start + s->rows && found < 0; r++)
-            if (map.places[r].position == position)
+            if (map.places[r].position == wanted)
                 found = r;
         if (found >= 0)
             memcpy(out, (const char *)x->data + (size_t)found * bytes, bytes);

@@ -400,6 +400,24 @@ static void packed_rows(void **state) {
     assert_int_equal(run_op(lathe_run_take_rows, NULL, NULL, 0, IN(&P, &M), 2, OUT(&T), 1, threads()), LATHE_OK);
     for (int b = 0; b < B; b++)
         assert_memory_equal(t + b * H, x + b * S * H, H * sizeof *t);
+    /* a position of each sequence, masked or not, from the end too; it stays, and `mode` shows what stays */
+    static const int64_t index[B] = {3, -1, 2}, outside[B] = {0, S, 0};
+    struct lathe_tensor I = {(void *)index, LATHE_I64, 1, {B}}, O = {(void *)outside, LATHE_I64, 1, {B}};
+    struct lathe_attr mode = attr_i(LATHE_ATTR_MODE, 1);
+    assert_int_equal(run_op(lathe_run_row_map, NULL, attrs + 1, 1, IN(&K, &I), 2, OUT(&M), 1, 1), LATHE_OK);
+    assert_int_equal(run_op(lathe_run_pack_rows, NULL, NULL, 0, IN(&X, &M), 2, OUT(&P), 1, threads()), LATHE_OK);
+    assert_int_equal(run_op(lathe_run_take_rows, NULL, NULL, 0, IN(&P, &M, &I), 3, OUT(&T), 1, threads()), LATHE_OK);
+    for (int b = 0; b < B; b++)
+        assert_memory_equal(t + b * H, x + (b * S + (index[b] + S) % S) * H, H * sizeof *t);
+    assert_int_equal(run_op(lathe_run_unpack_rows, NULL, &mode, 1, IN(&P, &M), 2, OUT(&Y), 1, threads()), LATHE_OK);
+    for (int i = 0; i < B * S * H; i++) {
+        int b = i / H / S, s = i / H % S;
+        assert_true(y[i] == (keys[b][s] || s == (index[b] + S) % S ? x[i] : 0.0f));
+    }
+    assert_int_equal(run_op(lathe_run_take_rows, NULL, NULL, 0, IN(&P, &M, &O), 3, OUT(&T), 1, 1), LATHE_INVALID);
+    assert_int_equal(run_op(lathe_run_row_map, NULL, attrs + 1, 1, IN(&K, &X), 2, OUT(&M), 1, 1), LATHE_INVALID);
+    assert_int_equal(run_op(lathe_run_row_map, NULL, attrs, 2, IN(&K), 1, OUT(&M), 1, 1), LATHE_OK);
+    assert_int_equal(run_op(lathe_run_pack_rows, NULL, NULL, 0, IN(&X, &M), 2, OUT(&P), 1, threads()), LATHE_OK);
     assert_int_equal(run_op(lathe_run_mean_rows, NULL, NULL, 0, IN(&P, &M), 2, OUT(&T), 1, threads()), LATHE_OK);
     for (int b = 0; b < B; b++)
         for (int h = 0; h < H; h++) {

@@ -78,6 +78,15 @@ static const struct pass_case cases[] = {
     {"not packed: token outputs are zeroed", "pack_rows",
      MODEL "%m : f32[batch, 2] = reduce_mean(%h) {axes=[1], keepdims=0}\noutput %m as \"m\"\noutput %h as \"h\"\n",
      "row_map=0 attention=1 where=1"},
+    {"an attention that was not fused: token outputs are zeroed", "pack_rows",
+     "input %ids : i64[batch, seq]\ninput %attention_mask : i64[batch, seq]\n"
+     "const %word : f32[5, 2] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}\n%e : f32[batch, seq, 2] = gather(%word, %ids) "
+     "{axis=0}\n"
+     "%m1 : i64[batch, 1, seq] = reshape(%attention_mask)\n%m : f32[batch, 1, seq] = cast(%m1) {to=1}\n"
+     "%t : f32[batch, 2, seq] = transpose(%e) {perm=[0, 2, 1]}\n%s : f32[batch, seq, seq] = matmul(%e, %t)\n"
+     "%sm : f32[batch, seq, seq] = mul(%s, %m)\n%p : f32[batch, seq, seq] = softmax(%sm) {axis=2}\n"
+     "%h : f32[batch, seq, 2] = matmul(%p, %e)\noutput %h as \"h\"\noutput %e as \"e\"\n",
+     "row_map=0 where=1"},
     {"no mask", "pack_rows",
      "input %e : f32[batch, seq, 2]\n%h : f32[batch, seq, 2] = attention(%e, %e, %e) {heads=1, head_dim=2, "
      "v_head_dim=2, "
@@ -99,6 +108,90 @@ static const struct pass_case cases[] = {
      "%h : f32[batch, seq, 2] = attention(%s, %s, %s, %attention_mask) {heads=1, head_dim=2, v_head_dim=2, "
      "kv_heads=1, scale=0.7}\noutput %h as \"h\"\n",
      PACKED " pack_rows=2 unpack_rows=1 expand=1"},
+    {"rotary: heads before tokens, a table by position", "pack_rows drop_no_ops",
+     "input %e : f32[batch, seq, 4]\ninput %attention_mask : i64[batch, seq]\ninput %cos : f32[1, seq, 2]\n"
+     "%c4 : f32[1, 1, seq, 2] = reshape(%cos)\n%e4 : f32[batch, seq, 2, 2] = reshape(%e)\n"
+     "%t : f32[batch, 2, seq, 2] = transpose(%e4) {perm=[0, 2, 1, 3]}\n%r : f32[batch, 2, seq, 2] = mul(%t, %c4)\n"
+     "%a : f32[batch, 2, seq, 1] = slice(%r) {axes=[3], starts=[1], ends=[2], steps=[1]}\n"
+     "%n : f32[batch, 2, seq, 1] = neg(%a)\n%j : f32[batch, 2, seq, 2] = concat(%n, %a) {axis=3}\n"
+     "%back : f32[batch, seq, 2, 2] = transpose(%j) {perm=[0, 2, 1, 3]}\n%q : f32[batch, seq, 4] = reshape(%back)\n"
+     "%h : f32[batch, seq, 4] = attention(%q, %q, %e, %attention_mask) {heads=2, head_dim=2, v_head_dim=2, "
+     "kv_heads=2, scale=0.7, window=3}\noutput %h as \"h\"\n",
+     PACKED " pack_rows=2 unpack_rows=1 transpose=0 gather=1\ntext:%r : f32[rows, 2, 2] = mul\n"
+            "text:f32[rows, 2, 1] = slice\ntext:axes=[2]\ntext:concat(%n, %a) {axis=2}\ntext:window=3\ntext:causal=1"},
+    {"tokens last: a convolution of one position is a layer of rows", "pack_rows drop_no_ops",
+     "input %e : f32[batch, seq, 2]\ninput %attention_mask : i64[batch, seq]\n"
+     "const %w : f32[2, 1, 1] = {1, 2}\nconst %b : f32[2] = {1, 2}\n"
+     "%t : f32[batch, 2, seq] = transpose(%e) {perm=[0, 2, 1]}\n"
+     "%c : f32[batch, 2, seq] = conv(%t, %w, %b) {group=2, kernel_shape=[1], pads=[0, 0], strides=[1]}\n"
+     "%q : f32[batch, seq, 2] = transpose(%c) {perm=[0, 2, 1]}\n"
+     "%h : f32[batch, seq, 2] = attention(%q, %q, %e, %attention_mask) {heads=1, head_dim=2, v_head_dim=2, "
+     "kv_heads=1, scale=0.7}\noutput %h as \"h\"\n",
+     PACKED " conv=1 unpack_rows=1\ntext:f32[1, 2, rows] = conv"},
+    {"an operator that keeps tokens apart, but has no packed form: padded between unpack_rows and attention",
+     "pack_rows",
+     MODEL "const %table : f32[1, 2, 4] = {1, 2, 3, 4, 5, 6, 7, 8}\n%range : i64[seq] = range() {start=0, delta=1}\n"
+           "%i : i64[1, 1, seq] = reshape(%range)\n%index : i64[batch, seq, seq] = expand(%i)\n"
+           "%m : f32[batch, seq, 4] = matmul(%h, %table)\n"
+           "%rel : f32[batch, seq, seq] = gather_elements(%m, %index) {axis=2}\n"
+           "%r4 : f32[batch, 1, seq, seq] = reshape(%rel)\n"
+           "%h2 : f32[batch, seq, 2] = attention(%h, %h, %h, %mask, %r4) {heads=1, head_dim=2, v_head_dim=2, "
+           "kv_heads=1, scale=0.7, masked_row=1}\noutput %h2 as \"h\"\n",
+     "attention_rows=2 attention=0 unpack_rows=2 gather_elements=1 matmul=1\ntext:{mode=1}"},
+    {"a token at an index of each sequence", "pack_rows",
+     MODEL "%place : i64[batch] = arg_max(%ids) {axis=1, keepdims=0, select_last=0}\n"
+           "%b0 : i64[batch] = range() {start=0, delta=1}\n%len : i64[1] = dims_tensor() {values=<seq>}\n"
+           "%base : i64[batch] = mul(%b0, %len)\n%at : i64[batch] = add(%place, %base)\n"
+           "%flat : f32[batch*seq, 2] = reshape(%h)\n%c : f32[batch, 2] = gather(%flat, %at) {axis=0}\n"
+           "output %c as \"c\"\n",
+     PACKED " take_rows=1 gather=0 unpack_rows=0\ntext:row_map(%mask, %place)\ntext:%row_map, %place)"},
+    {"the same, by pairs", "pack_rows",
+     MODEL "%n : i64[batch] = reduce_sum(%mask) {axes=[1], keepdims=0}\nconst %one : i64[] = {1}\n"
+           "%place : i64[batch] = sub(%n, %one)\n%b0 : i64[batch] = range() {start=0, delta=1}\n"
+           "%b1 : i64[batch, 1] = reshape(%b0)\n%p1 : i64[batch, 1] = reshape(%place)\n"
+           "%at : i64[batch, 2] = concat(%b1, %p1) {axis=1}\n%c : f32[batch, 2] = gather_nd(%h, %at) {batch_dims=0}\n"
+           "output %c as \"c\"\n",
+     PACKED " take_rows=1 gather_nd=0 unpack_rows=0"},
+    {"an index that other sequences decide is no token", "pack_rows",
+     MODEL "%place : i64[batch] = arg_max(%ids) {axis=1, keepdims=0, select_last=0}\n"
+           "%flat : f32[batch*seq, 2] = reshape(%h)\n%c : f32[batch, 2] = gather(%flat, %place) {axis=0}\n"
+           "output %c as \"c\"\n",
+     "row_map=0 attention=1 take_rows=0\nmissed:gather reads rows of masked tokens"},
+    {"the last token", "pack_rows",
+     MODEL "%s : f32[batch, 1, 2] = slice(%h) {axes=[1], starts=<seq-1>, ends=<seq>, steps=[1]}\n"
+           "%c : f32[batch, 2] = reshape(%s)\noutput %c as \"c\"\n",
+     PACKED " take_rows=1 slice=0\ntext:values=[-1]\ntext:start=-1"},
+    {"the largest over real tokens", "pack_rows",
+     MODEL "%m1 : i64[batch, seq, 1] = reshape(%mask)\n%mb : bool[batch, seq, 1] = cast(%m1) {to=9}\n"
+           "const %low : f32[] = {-1e9}\n%f : f32[batch, seq, 2] = where(%mb, %h, %low)\n"
+           "%y : f32[batch, 2] = reduce_max(%f) {axes=[1], keepdims=0}\noutput %y as \"y\"\n",
+     PACKED " unpack_rows=1 where=1 reduce_max=1\ntext:%f : f32[batch, seq, 2] = where"},
+    {"the largest over all tokens", "pack_rows",
+     MODEL "%y : f32[batch, 2] = reduce_max(%h) {axes=[1], keepdims=0}\noutput %y as \"y\"\n",
+     "row_map=0 attention=1\nmissed:reduce_max reads rows of masked tokens"},
+    {"neighbours are mixed before the first attention: it starts there", "pack_rows",
+     "input %e : f32[batch, seq, 2]\ninput %attention_mask : i64[batch, seq]\n"
+     "const %w : f32[2, 2, 3] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3}\n%s : f32[batch, seq, 2] = relu(%e)\n"
+     "%t : f32[batch, 2, seq] = transpose(%s) {perm=[0, 2, 1]}\n"
+     "%c : f32[batch, 2, seq] = conv(%t, %w) {group=1, kernel_shape=[3], pads=[1, 1], strides=[1]}\n"
+     "%q : f32[batch, seq, 2] = transpose(%c) {perm=[0, 2, 1]}\n"
+     "%h : f32[batch, seq, 2] = attention(%q, %q, %s, %attention_mask) {heads=1, head_dim=2, v_head_dim=2, "
+     "kv_heads=1, scale=0.7}\noutput %h as \"h\"\n",
+     PACKED " conv=1 pack_rows=2 unpack_rows=1\ntext:f32[batch, 2, seq] = conv"},
+    {"neighbours are mixed between two attentions: the second is packed", "pack_rows",
+     "input %e : f32[batch, seq, 2]\ninput %attention_mask : i64[batch, seq]\n"
+     "const %w : f32[2, 2, 3] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3}\n"
+     "%h : f32[batch, seq, 2] = attention(%e, %e, %e, %attention_mask) {heads=1, head_dim=2, v_head_dim=2, "
+     "kv_heads=1, scale=0.7}\n%t : f32[batch, 2, seq] = transpose(%h) {perm=[0, 2, 1]}\n"
+     "%c : f32[batch, 2, seq] = conv(%t, %w) {group=1, kernel_shape=[3], pads=[1, 1], strides=[1]}\n"
+     "%q : f32[batch, seq, 2] = transpose(%c) {perm=[0, 2, 1]}\n"
+     "%y : f32[batch, seq, 2] = attention(%q, %q, %q, %attention_mask) {heads=1, head_dim=2, v_head_dim=2, "
+     "kv_heads=1, scale=0.7}\noutput %y as \"y\"\noutput %h as \"h\"\n",
+     "row_map=1 attention_rows=1 attention=1 conv=1 where=1 unpack_rows=1\nmissed:those beside a token"},
+    {"one range for all tokens", "pack_rows",
+     MODEL "%q : u8[batch, seq, 2], %s : f32[], %z : u8[] = dynamic_quantize_linear(%h)\n"
+           "%f : f32[batch, seq, 2] = dequantize_linear(%q, %s, %z)\noutput %f as \"f\"\n",
+     "row_map=0 attention=1\nmissed:one range is that of all tokens"},
     {"mask on the embeddings", "pack_rows",
      "input %e : f32[batch, seq, 2]\ninput %attention_mask : i64[batch, seq]\n%m1 : i64[batch, seq, 1] = "
      "reshape(%attention_mask)\n"
