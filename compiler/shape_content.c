@@ -298,7 +298,7 @@ static bool number_step(enum lathe_op op, const double *x, uint32_t count, doubl
 
 /* The one element of a value that is computed from numbers alone, fractions among them: the side of a grid of patches
  * is written as the root of their count. */
-static bool known_number(const struct shape_ctx *c, lathe_value_id v, int depth, double *number) {
+static bool number_within(const struct shape_ctx *c, lathe_value_id v, int depth, double *number) {
     const struct lathe_graph *g = c->g;
     lathe_dim content[LATHE_MAX_CONTENT];
     uint32_t count;
@@ -320,7 +320,7 @@ static bool known_number(const struct shape_ctx *c, lathe_value_id v, int depth,
     if (node->n_in < 1 || node->n_in > 2)
         return false;
     for (uint32_t i = 0; i < node->n_in; i++)
-        if (!known_number(c, node->in[i], depth + 1, &x[i]))
+        if (!number_within(c, node->in[i], depth + 1, &x[i]))
             return false;
     if (node->op == LATHE_OP_CAST && (value->dtype == LATHE_I64 || value->dtype == LATHE_I32)) {
         *number = trunc(x[0]);
@@ -336,11 +336,15 @@ static bool known_number(const struct shape_ctx *c, lathe_value_id v, int depth,
     return isfinite(*number);
 }
 
+bool lathe_shape_number(const struct shape_ctx *c, lathe_value_id v, double *number) {
+    return number_within(c, v, 0, number);
+}
+
 /* What the expressions do not tell: a result that is whole although its operands are fractions. */
 static void content_number(struct shape_ctx *c) {
     lathe_value_id out = output_of(c);
     double number;
-    if (out == LATHE_NONE || c->g->values[out].content || !known_number(c, out, 0, &number) ||
+    if (out == LATHE_NONE || c->g->values[out].content || !lathe_shape_number(c, out, &number) ||
         number != floor(number) || !(fabs(number) < 0x1p53) || (number == 0 && signbit(number)))
         return;
     lathe_dim whole = lathe_shape_const(c, (int64_t)number);

@@ -63,6 +63,8 @@ uint32_t lathe_shape_plain_symbol(const struct lathe_graph *g, lathe_dim d);
 
 /* ---- shape_content.c */
 /* The elements of a small integral value; false when they are not known. Room for LATHE_MAX_CONTENT. */
+/* The one number that a value of one element holds, where it is known; a fraction too. */
+bool lathe_shape_number(const struct shape_ctx *c, lathe_value_id v, double *number);
 bool lathe_shape_content(const struct shape_ctx *c, lathe_value_id v, lathe_dim *out, uint32_t *count);
 /* All of them constants. */
 bool lathe_shape_content_ints(const struct shape_ctx *c, lathe_value_id v, int64_t *out, uint32_t *count);

@@ -39,6 +39,28 @@ static lathe_dim attr_dim(const struct shape_ctx *c, enum lathe_attr_key key, in
     return lathe_shape_const(c, attr && attr->type == LATHE_ATTR_INT ? attr->i : absent);
 }
 
+/* Its bounds are not all whole: the start may be a fraction, as in the middles of patches, 0.5, 1.5, ... */
+static enum lathe_status fractional_range(struct shape_ctx *c, enum lathe_dtype dtype) {
+    struct lathe_dims *t = c->g->dims;
+    double x[3];
+    lathe_dim limit[LATHE_MAX_CONTENT];
+    uint32_t count;
+    if (!lathe_shape_number(c, lathe_shape_in(c, 0), &x[0]) || !lathe_shape_number(c, lathe_shape_in(c, 2), &x[2]))
+        return lathe_shape_fail(c, LATHE_MSG_SHAPE_UNKNOWN, "its length depends on the data");
+    if (lathe_shape_number(c, lathe_shape_in(c, 1), &x[1])) {
+        double length = ceil((x[1] - x[0]) / x[2]);
+        if (!(length <= 0x1p40))
+            return lathe_shape_fail(c, LATHE_MSG_SHAPE_MISMATCH, "its length is %g", length);
+        return set_length(c, dtype, lathe_shape_const(c, length > 0 ? (int64_t)length : 0));
+    }
+    /* ceil(limit - start) = limit - floor(start) for a whole limit */
+    if (x[2] != 1 || !(fabs(x[0]) < 0x1p40) || !lathe_shape_content(c, lathe_shape_in(c, 1), limit, &count) ||
+        count != 1)
+        return lathe_shape_fail(c, LATHE_MSG_SHAPE_UNKNOWN, "its length depends on the data");
+    lathe_dim length = lathe_dim_sub(t, limit[0], lathe_shape_const(c, (int64_t)floor(x[0])));
+    return set_length(c, dtype, lathe_dim_max(t, length, lathe_shape_const(c, 0)));
+}
+
 enum lathe_status lathe_shape_range(struct shape_ctx *c) {
     struct lathe_graph *g = c->g;
     struct lathe_dims *t = g->dims;
@@ -62,16 +84,8 @@ enum lathe_status lathe_shape_range(struct shape_ctx *c) {
         known = known && lathe_shape_content(c, lathe_shape_in(c, k), bounds[k], &count) && count == 1;
     }
     enum lathe_dtype dtype = lathe_shape_value(c, 0)->dtype;
-    if (!known) {
-        double x[3];
-        for (uint32_t k = 0; k < 3; k++)
-            if (!lathe_constant_uniform(g, lathe_shape_in(c, k), &x[k]))
-                return lathe_shape_fail(c, LATHE_MSG_SHAPE_UNKNOWN, "its length depends on the data");
-        double length = ceil((x[1] - x[0]) / x[2]);
-        if (!(length <= 0x1p40))
-            return lathe_shape_fail(c, LATHE_MSG_SHAPE_MISMATCH, "its length is %g", length);
-        return set_length(c, dtype, lathe_shape_const(c, length > 0 ? (int64_t)length : 0));
-    }
+    if (!known)
+        return fractional_range(c, dtype);
     lathe_dim start = bounds[0][0], limit = bounds[1][0], delta = bounds[2][0], zero = lathe_shape_const(c, 0), length;
     if (lathe_dim_lower(t, delta) >= 1)
         length = lathe_dim_floordiv(

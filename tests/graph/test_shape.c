@@ -79,11 +79,12 @@ static const char inputs[] =
     "const %shtwice : i64[3] = {-1, -1, 8}\nconst %traced : i64[4] = {1, 4, 2, 4}\n"
     "const %pads : i64[6] = {0, 1, 0, 0, 2, 0}\nconst %ones4 : i64[4] = {1, 1, 1, 1}\nconst %minus : i64[3] = {-1, -1, "
     "-1}\n"
-    "const %f : f32[] = {1}\nconst %half : f32[] = {0.5}\n"
+    "const %f : f32[] = {1}\nconst %half : f32[] = {0.5}\nconst %two_f : f32[] = {2}\n"
     "%shape : i64[3] = shape(%x)\n"
     "%bdim : i64[1] = slice(%shape) {axes=[0], starts=[0], ends=[1], steps=[1]}\n"
     "%sdim : i64[] = gather(%shape, %i0) {axis=0}\n"
     "%sf : f32[] = cast(%sdim) {to=1}\n"
+    "%four : f32[] = mul(%two_f, %two_f)\n"
     "%shalf : f32[] = mul(%sf, %half)\n"
     "%s1 : i64[1] = reshape(%sdim)\n"
     "%target : i64[3] = concat(%bdim, %s1, %im1) {axis=0}\n"
@@ -143,6 +144,10 @@ static void results(void **state) {
         {LATHE_OP_FILL, "i1 two", "", "i64[1]=2"},
         {LATHE_OP_RANGE, "two big i0", "", "i64[2*s-2]"},
         {LATHE_OP_RANGE, "i0 two i0", "", "i64[1]=1"},
+        {LATHE_OP_RANGE, "half sf f", "", "f32[s]"},
+        {LATHE_OP_RANGE, "half four f", "", "f32[4]"},
+        {LATHE_OP_RANGE, "half shalf f", "", "?depends on the data"},
+        {LATHE_OP_RANGE, "half sf half", "", "?depends on the data"},
         {LATHE_OP_FLOOR, "shalf", "", "f32[]=floordiv(s,2)"},
         {LATHE_OP_CAST, "shalf", "to=7", "i64[]=floordiv(s,2)"},
         {LATHE_OP_DIV, "big two", "", "i64[]=s"},
