@@ -3,6 +3,8 @@
 #include "printable.h"
 #include "target.h"
 
+#include "lathe.h"
+
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -23,9 +25,6 @@ static const char *scheme_name(enum lathe_int8_scheme scheme) {
 }
 static const char *shapes_name(const struct lathe_target *t) {
     return t->shapes == LATHE_SHAPES_STATIC ? "static" : "bounded";
-}
-static const char *placement_name(const struct lathe_target *t) {
-    return t->placement == LATHE_PLACE_PIPELINE ? "pipeline" : "replicate";
 }
 static const char *cast_name(const struct lathe_target *t) {
     return t->cast == LATHE_CAST_NONE ? "none" : t->cast == LATHE_CAST_MATMUL ? "matmul" : "all";
@@ -103,7 +102,7 @@ static json_t *target_json(const struct lathe_target *t) {
     json_object_set_new(o, "max_batch", json_integer(t->max_batch));
     json_object_set_new(o, "max_seq", json_integer(t->max_seq));
     json_object_set_new(o, "cores", json_integer(t->cores));
-    json_object_set_new(o, "placement", json_string(placement_name(t)));
+    json_object_set_new(o, "placement", json_string(lathe_placement_name(t->placement)));
     json_object_set_new(o, "core_memory", json_integer((json_int_t)t->core_memory_bytes));
     json_object_set_new(o, "cast", json_string(cast_name(t)));
     json_object_set_new(o, "operators", operators_json(t));
@@ -154,7 +153,7 @@ static void target_text(const struct lathe_target *t, struct lathe_text *out) {
     limit_row(out, "largest batch", t->max_batch, "from the graph");
     limit_row(out, "largest length", t->max_seq, "from the graph");
     limit_row(out, "cores", t->cores, "as many as the machine has");
-    row(out, "placement", placement_name(t));
+    row(out, "placement", lathe_placement_name(t->placement));
     if (t->core_memory_bytes) {
         lathe_text_append(out, "%-16s", "core memory");
         lathe_append_bytes(out, t->core_memory_bytes);

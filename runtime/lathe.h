@@ -139,6 +139,88 @@ const struct lathe_tensor_view *lathe_session_output(const struct lathe_session 
 /* Rows of the last run that an unguarded -inf mask left without any key (their outputs are zeros). */
 unsigned lathe_session_flagged_rows(const struct lathe_session *s);
 
+/* ---- Many cores: a fleet runs one artifact on several CPU cores, one thread each, for any number of client threads.
+ *
+ *     struct lathe_fleet *f = NULL;
+ *     if (lathe_fleet_new(a, &(struct lathe_fleet_options){.cores = 4}, &f, &why)) puts(why.text);
+ *     struct lathe_request *r = lathe_fleet_take(f);           in each client thread, for each request
+ *     if (lathe_request_set_input(r, 0, LATHE_I64, 2, dims, ids, &why) || lathe_request_run(r, &why)) puts(why.text);
+ *     else use(lathe_request_output(r, 0));
+ *     lathe_request_release(&r);
+ *
+ * Replicate: each core runs whole requests, taken in the order of submission by the core that is free. Pipeline: the
+ * plan's steps are cut into consecutive stages, one a core, balanced by their cost; a request visits all cores in
+ * order, and several are in flight. What a core hands over is the request alone: its tensors stay where they are.
+ *
+ * Threads: the functions of a fleet may be called by any thread at any time between new and close; a request belongs to
+ * one thread from take to release, and to the fleet from submit until wait has returned. Memory: all of it is allocated
+ * by lathe_fleet_new, one arena a slot; nothing after it allocates or makes a system call but waiting. Answers are the
+ * bytes that a session gives. Waiting cores spin for at most 50 us, not at all under a CPU quota or where cores and
+ * clients are more than the CPUs; an idle fleet costs nothing. */
+struct lathe_fleet;
+struct lathe_request;
+
+#ifndef LATHE_PLACEMENT_DEFINED
+#define LATHE_PLACEMENT_DEFINED
+enum lathe_placement { LATHE_PLACEMENT_DEFAULT = 0, LATHE_PLACEMENT_REPLICATE = 1, LATHE_PLACEMENT_PIPELINE = 2 };
+#endif
+const char *lathe_placement_name(enum lathe_placement placement); /* "replicate"; static, never NULL */
+
+struct lathe_fleet_options {
+    enum lathe_placement placement; /* default: the artifact's, which its target or compile chose */
+    unsigned cores;        /* 0: the artifact's; where that has none, as many as affinity and cgroup quota allow */
+    const int *core_list;  /* pin core i to this CPU, `cores` of them; NULL: not pinned */
+    unsigned slots;        /* requests between take and release; 0: replicate 2 a core, pipeline one a core and 2 */
+    int64_t max_batch, max_seq; /* as of a session; stages are balanced for these sizes */
+    uint64_t cpu_mask;     /* as of a session */
+    bool plain_c;
+    unsigned poison;       /* as of a session (tests) */
+    bool measure;          /* keep the busy time of each core: two readings of its clock for each stage of a request */
+};
+/* More cores than the machine has are allowed: they share. */
+LATHE_NODISCARD enum lathe_status lathe_fleet_new(struct lathe_artifact *artifact,
+                                                  const struct lathe_fleet_options *options, struct lathe_fleet **out,
+                                                  struct lathe_diag *diag);
+/* All requests must have been released. Sets the pointer to NULL; NULL is allowed. */
+void lathe_fleet_close(struct lathe_fleet **fleet);
+enum lathe_placement lathe_fleet_placement(const struct lathe_fleet *f); /* never the default */
+unsigned lathe_fleet_slots(const struct lathe_fleet *f);
+/* Cores in use: a pipeline has no more than the plan has steps. */
+unsigned lathe_fleet_cores(const struct lathe_fleet *f);
+/* False: a core could not be pinned to its CPU, and runs where the system puts it. */
+bool lathe_fleet_pinned(const struct lathe_fleet *f);
+
+struct lathe_fleet_core {
+    unsigned first_step, end_step; /* of the plan: its stage, all steps for replicate */
+    double share;                  /* predicted part of a request's work */
+    uint64_t weight_bytes, activation_bytes; /* what its steps read and write at the maxima, each byte once */
+    uint64_t parts;                /* stages of requests done since new */
+    uint64_t busy_ns;              /* CPU time of its thread for them; 0 unless `measure` is set */
+};
+/* False when there is no such core. Counters may be read while the fleet runs. */
+bool lathe_fleet_core(const struct lathe_fleet *f, unsigned core, struct lathe_fleet_core *out);
+
+/* A request with nothing bound; waits while all slots are taken. */
+struct lathe_request *lathe_fleet_take(struct lathe_fleet *f);
+/* NULL when all slots are taken. */
+struct lathe_request *lathe_fleet_try_take(struct lathe_fleet *f);
+/* As lathe_session_set_input: `data` is borrowed until wait or run has returned. */
+LATHE_NODISCARD enum lathe_status lathe_request_set_input(struct lathe_request *r, unsigned index,
+                                                          enum lathe_dtype dtype, unsigned rank, const int64_t *dims,
+                                                          const void *data, struct lathe_diag *diag);
+/* Submit hands the request to the cores and returns at once; wait returns when it is done, with its own status, that of
+ * lathe_session_run on the same inputs. A request may be submitted again after wait; waiting for one that was not
+ * submitted returns its last status. */
+void lathe_request_submit(struct lathe_request *r);
+LATHE_NODISCARD enum lathe_status lathe_request_wait(struct lathe_request *r, struct lathe_diag *diag);
+/* Both. */
+LATHE_NODISCARD enum lathe_status lathe_request_run(struct lathe_request *r, struct lathe_diag *diag);
+/* As of a session; the data are valid until submit, run or release. NULL unless the last run succeeded. */
+const struct lathe_tensor_view *lathe_request_output(const struct lathe_request *r, unsigned index);
+unsigned lathe_request_flagged_rows(const struct lathe_request *r);
+/* Gives the slot back, after waiting where that was not done. Sets the pointer to NULL; NULL is allowed. */
+void lathe_request_release(struct lathe_request **request);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,6 +1,7 @@
 /* Sizes of a run: from the bound inputs to symbols, dims and tensors, and from them to the steps that one thread runs
  * alone and the places where the threads must meet. Allocates nothing (but for the one table of conflicts). */
 #include "gemm_split.h"
+#include "partition_steps.h"
 #include "row_map.h"
 #include "session.h"
 
@@ -10,8 +11,9 @@
 /* Below this many bytes moved, or multiply-adds, sharing a step costs more than it saves. */
 #define SOLO_BYTES    16384
 #define SOLO_PRODUCTS 65536
-/* And below this much work in all (see step_work), waking the others costs more than they save: 200 us of one core. */
-#define ALONE_WORK 11e6
+/* And below this much work in all (see step_work.c), waking the others costs more than they save: 200 us of one core.
+ */
+#define ALONE_WORK (200e3 * LATHE_WORK_PER_NS)
 
 const char *lathe_session_dim_name(const struct lathe_session *s, uint32_t dim) {
     const struct lathe_fmt_dim *d = &s->plan->dims[dim];
@@ -115,41 +117,6 @@ static bool is_small(const struct lathe_step_state *st) {
     }
 }
 
-/* Roughly what a step costs, in multiply-adds of f32; a byte from the second cache or beyond counts as two. */
-static double step_work(const struct lathe_step_state *st) {
-    const struct lathe_tensor *x = st->in[0];
-    double out = 0, bytes = 0;
-    for (unsigned i = 0; i < st->n_out; i++)
-        out += (double)tensor_bytes(st->out[i]);
-    for (unsigned i = 0; i < st->n_in; i++)
-        bytes += (double)tensor_bytes(st->in[i]);
-    double elements = st->n_out && st->out[0] ? (double)lathe_tensor_count(st->out[0]) : 0;
-    switch (st->op->op) {
-    case LATHE_OP_LINEAR_Q8:
-    case LATHE_OP_LINEAR_BF16:
-        return elements * (double)(x->rank ? x->dims[x->rank - 1] : 1) / 3 + 2 * (bytes + out);
-    case LATHE_OP_LINEAR:
-    case LATHE_OP_MATMUL:
-    case LATHE_OP_GEMM:
-    case LATHE_OP_CONV:
-    case LATHE_OP_MATMUL_INTEGER:
-    case LATHE_OP_MATMUL_NBITS:
-        return elements * (double)(x->rank ? x->dims[x->rank - 1] : 1) + 2 * (bytes + out);
-    case LATHE_OP_ATTENTION:
-    case LATHE_OP_ATTENTION_ROWS:
-    case LATHE_OP_SDPA:
-        /* each row of the output sees at most all rows of keys, twice */
-        x = st->n_in > 1 && st->in[1] && st->in[1]->rank >= 2 ? st->in[1] : x;
-        return elements * 2 * (double)(x->rank >= 2 ? x->dims[x->rank - 2] : 1) + 2 * (bytes + out);
-    case LATHE_OP_GATHER:
-    case LATHE_OP_EMBEDDING:
-    case LATHE_OP_EMBEDDING_Q8:
-        return 4 * out;
-    default:
-        return 2 * (bytes + out);
-    }
-}
-
 /* Operands that a step working by rows touches by rows: bits of ins, then of outs. */
 struct row_operands {
     unsigned in, out;
@@ -185,7 +152,7 @@ static void set_phases(struct lathe_session *s) {
     uint32_t prologue = s->plan->head->prologue_steps, count = s->plan->head->step_count, last = prologue;
     double work = 0;
     for (uint32_t i = prologue; i < count; i++)
-        work += step_work(&s->steps[i]);
+        work += lathe_step_work(s->plan, i, s->dims);
     s->alone = s->threads < 2 || (work < ALONE_WORK && !s->always_share);
     s->phases[0] = prologue; /* its steps are run by the caller before the threads start */
     s->phase_count = 1;

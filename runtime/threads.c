@@ -19,7 +19,6 @@
 #include "threads.h"
 
 #include <linux/futex.h>
-#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -77,14 +76,6 @@ struct lathe_pool {
     } workers[];
 };
 
-static inline void pause_once(void) {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 static void futex_wait(atomic_uint *word, unsigned value) {
     syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
 }
@@ -100,7 +91,7 @@ static void signal_wait(struct signal *s, unsigned old, unsigned spins, const at
             return;
         if (broken && atomic_load_explicit(broken, memory_order_relaxed))
             return;
-        pause_once();
+        lathe_pause();
     }
     /* The sleeper is counted before the word is read again, the waker changes the word before it reads the count: one
      * of the two sees the other. */
@@ -136,18 +127,6 @@ void lathe_team_break(const struct lathe_team *team) {
     /* Sleepers wait for the word to change, so it must. */
     atomic_store(&b->broken, true);
     signal_set(&b->generation, atomic_load(&b->generation.value) + 0x10000u);
-}
-
-static void pin(struct lathe_pool *pool, pthread_t thread, int cpu) {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    if (cpu < 0 || cpu >= CPU_SETSIZE) {
-        pool->pin_failed = true;
-        return;
-    }
-    CPU_SET(cpu, &set);
-    if (pthread_setaffinity_np(thread, sizeof set, &set) != 0)
-        pool->pin_failed = true;
 }
 
 /* ---- phases */
@@ -195,7 +174,7 @@ static bool phase_wait(struct lathe_pool *pool, uint64_t run, unsigned phase) {
             if (at % 2 == 0 && idle++ >= pool->patience)
                 phase_part(pool, index, run, (uint32_t)at / 2);
             else if (at % 2 == 0 || i < pool->spins)
-                pause_once();
+                lathe_pause();
             else
                 progress_sleep(p, at);
         }
@@ -241,7 +220,7 @@ static unsigned spins_of_limit(void) {
         struct timespec a, b;
         clock_gettime(CLOCK_MONOTONIC, &a);
         for (int i = 0; i < 64; i++)
-            pause_once();
+            lathe_pause();
         clock_gettime(CLOCK_MONOTONIC, &b);
         uint64_t ns = (uint64_t)(b.tv_sec - a.tv_sec) * 1000000000u + (uint64_t)b.tv_nsec - (uint64_t)a.tv_nsec;
         if (ns < best)
@@ -250,6 +229,27 @@ static unsigned spins_of_limit(void) {
     if (best < 64) /* no pause instruction, or a coarse clock */
         best = 64;
     return (unsigned)(SPIN_NANOSECONDS * UINT64_C(64) / best);
+}
+
+/* Spinning helps only when each thread has a CPU for itself, and it eats into a quota. */
+static unsigned spins_for(unsigned count, const struct lathe_thread_budget *budget) {
+    bool crowded = budget->quota > 0 || count > budget->affinity;
+    return crowded || count < 2 ? 0 : spins_of_limit();
+}
+
+unsigned lathe_wait_spins(unsigned threads) {
+    struct lathe_thread_budget budget;
+    lathe_thread_budget(&budget);
+    return spins_for(threads, &budget);
+}
+
+bool lathe_pin_thread(pthread_t thread, int cpu) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    if (cpu < 0 || cpu >= CPU_SETSIZE)
+        return false;
+    CPU_SET(cpu, &set);
+    return pthread_setaffinity_np(thread, sizeof set, &set) == 0;
 }
 
 enum lathe_status lathe_pool_new(const struct lathe_pool_options *options, struct lathe_pool **out,
@@ -277,15 +277,13 @@ enum lathe_status lathe_pool_new(const struct lathe_pool_options *options, struc
         return lathe_fail(diag, LATHE_MSG_NO_MEMORY, "thread pool: %u threads", count);
     }
     memset(pool->progress, 0, count * sizeof *pool->progress);
-    /* Spinning helps only when each thread has a CPU for itself, and it eats into a quota. */
-    bool crowded = budget.quota > 0 || count > budget.affinity;
-    pool->spins = crowded || count < 2 ? 0 : spins_of_limit();
+    pool->spins = spins_for(count, &budget);
     pool->barrier.count = count;
     pool->barrier.spins = pool->spins;
     pool->patience = pool->spins / PATIENCE_PART;
     if (options->cores && options->core_count) {
         pool->caller_pinned = pthread_getaffinity_np(pool->caller, sizeof pool->caller_set, &pool->caller_set) == 0;
-        pin(pool, pool->caller, options->cores[0]);
+        pool->pin_failed = !lathe_pin_thread(pool->caller, options->cores[0]);
     }
     pthread_attr_t attr;
     pthread_attr_init(&attr);
@@ -300,7 +298,7 @@ enum lathe_status lathe_pool_new(const struct lathe_pool_options *options, struc
         else
             pool->started++;
         if (!error && options->cores && options->core_count)
-            pin(pool, pool->workers[i].thread, options->cores[i]);
+            pool->pin_failed |= !lathe_pin_thread(pool->workers[i].thread, options->cores[i]);
     }
     pthread_attr_destroy(&attr);
     if (status != LATHE_OK)

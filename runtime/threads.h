@@ -7,6 +7,8 @@
 
 #include "tensor.h"
 
+#include <pthread.h>
+
 struct lathe_pool;
 
 struct lathe_pool_options {
@@ -37,6 +39,19 @@ void lathe_pool_run_phases(struct lathe_pool *pool,
 void lathe_team_break(const struct lathe_team *team);
 /* True when options asked for cores and a thread could not be pinned (it then runs unpinned). */
 bool lathe_pool_pin_failed(const struct lathe_pool *pool);
+
+/* ---- for all who wait or pin */
+static inline void lathe_pause(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+/* Pauses that fill 50 us, for one of that many busy threads; 0 under a quota, or where they have not a CPU each. */
+unsigned lathe_wait_spins(unsigned threads);
+/* False: that CPU is not there, or not allowed. */
+bool lathe_pin_thread(pthread_t thread, int cpu);
 
 /* What decides the number of threads. */
 struct lathe_thread_budget {

@@ -54,7 +54,7 @@ void lathe_target_defaults(struct lathe_target *out) {
     *out = (struct lathe_target){.precisions = LATHE_PRECISION_F32,
                                  .int8_scheme = LATHE_INT8_U7S8,
                                  .shapes = LATHE_SHAPES_BOUNDED,
-                                 .placement = LATHE_PLACE_REPLICATE,
+                                 .placement = LATHE_PLACEMENT_REPLICATE,
                                  .cast = LATHE_CAST_NONE,
                                  .all_operators = true};
     memcpy(out->arch, "any", sizeof "any");

@@ -18,7 +18,15 @@ enum lathe_cpu_bit {
 #define LATHE_CPU_MASK(bit) (UINT64_C(1) << (bit))
 
 enum lathe_shapes_kind { LATHE_SHAPES_BOUNDED, LATHE_SHAPES_STATIC };
-enum lathe_placement { LATHE_PLACE_REPLICATE, LATHE_PLACE_PIPELINE };
+#ifndef LATHE_PLACEMENT_DEFINED
+#define LATHE_PLACEMENT_DEFINED
+enum lathe_placement {
+    LATHE_PLACEMENT_DEFAULT = 0,
+#define PLACEMENT(number, name, text, doc) LATHE_PLACEMENT_##name = number,
+#include "placements.def"
+#undef PLACEMENT
+};
+#endif
 enum lathe_cast_policy { LATHE_CAST_NONE, LATHE_CAST_MATMUL, LATHE_CAST_ALL };
 enum lathe_int8_scheme { LATHE_INT8_U8S8, LATHE_INT8_U7S8, LATHE_INT8_U7S7_PAIRS };
 

@@ -345,7 +345,11 @@ static enum lathe_status set_cores(const struct reader *r, const char *key, cons
 }
 
 static enum lathe_status set_placement(const struct reader *r, const char *key, const yaml_node_t *node) {
-    static const struct choice list[] = {{"replicate", LATHE_PLACE_REPLICATE}, {"pipeline", LATHE_PLACE_PIPELINE}};
+    static const struct choice list[] = {
+#define PLACEMENT(number, name, text, doc) {text, LATHE_PLACEMENT_##name},
+#include "placements.def"
+#undef PLACEMENT
+    };
     int value;
     LATHE_TRY(CHOOSE(r, key, node, list, &value));
     r->target->placement = (enum lathe_placement)value;
