@@ -157,6 +157,9 @@ static enum lathe_status add_manifest(struct emitter *e) {
     head.target_name = lathe_strings_add(&strings, o->target ? o->target->name : "");
     head.writer = lathe_strings_add(&strings, "lathe " LATHE_VERSION);
     head.target_features = o->target ? o->target->features : 0;
+    head.placement = o->target ? o->target->placement : LATHE_PLACEMENT_DEFAULT;
+    head.cores = o->target ? o->target->cores : 0;
+    head.core_memory = o->target ? o->target->core_memory_bytes : 0;
     read_sha256(o->source_sha256, head.source_sha256);
     uint32_t ports = g->input_count + g->output_count, labels = o->label_count + (o->label_count & 1);
     struct lathe_fmt_port *port = calloc((size_t)ports + 1, sizeof *port);

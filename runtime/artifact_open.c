@@ -161,6 +161,19 @@ int64_t lathe_artifact_max_length(const struct lathe_artifact *a) {
     return a->manifest.head->max_seq;
 }
 
+unsigned lathe_artifact_cores(const struct lathe_artifact *a) {
+    return a->manifest.head->cores;
+}
+
+enum lathe_placement lathe_artifact_placement(const struct lathe_artifact *a) {
+    uint32_t placement = a->manifest.head->placement;
+    return placement ? (enum lathe_placement)placement : LATHE_PLACEMENT_REPLICATE;
+}
+
+uint64_t lathe_artifact_core_memory(const struct lathe_artifact *a) {
+    return a->manifest.head->core_memory;
+}
+
 unsigned lathe_artifact_label_count(const struct lathe_artifact *a) {
     return a->manifest.head->label_count;
 }

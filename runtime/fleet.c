@@ -104,11 +104,12 @@ static enum lathe_status no_memory(const struct lathe_fleet *f, struct lathe_dia
 
 static enum lathe_status choose(struct lathe_fleet *f, const struct lathe_artifact *a,
                                 const struct lathe_fleet_options *o, struct lathe_diag *diag) {
-    (void)a;
-    f->placement = o->placement ? o->placement : LATHE_PLACEMENT_REPLICATE;
+    f->placement = o->placement ? o->placement : lathe_artifact_placement(a);
     if (f->placement != LATHE_PLACEMENT_REPLICATE && f->placement != LATHE_PLACEMENT_PIPELINE)
         return lathe_fail(diag, LATHE_MSG_SESSION_OPTION, "placement %d: there is no such", (int)o->placement);
-    f->core_count = o->cores ? o->cores : lathe_default_threads(NULL);
+    f->core_count = o->cores ? o->cores : lathe_artifact_cores(a);
+    if (!f->core_count)
+        f->core_count = lathe_default_threads(NULL);
     if (f->core_count > LATHE_MAX_THREADS)
         return lathe_fail(diag, LATHE_MSG_SESSION_OPTION, "cores: %u, supported are 1 to %d", f->core_count,
                           LATHE_MAX_THREADS);

@@ -54,6 +54,13 @@ const char *lathe_dtype_name(enum lathe_dtype dtype);
 struct lathe_artifact;
 struct lathe_session;
 
+/* How a model lies on several cores: each runs whole requests, or each a part of every request. */
+#ifndef LATHE_PLACEMENT_DEFINED
+#define LATHE_PLACEMENT_DEFINED
+enum lathe_placement { LATHE_PLACEMENT_DEFAULT = 0, LATHE_PLACEMENT_REPLICATE = 1, LATHE_PLACEMENT_PIPELINE = 2 };
+#endif
+const char *lathe_placement_name(enum lathe_placement placement); /* "replicate"; static, never NULL */
+
 struct lathe_artifact_options {
     bool skip_weight_checksum; /* trust the weights' bytes; everything else is always verified. Default false */
     /* Leave the weights in the file's pages, which all processes share. By default weights of 4 MiB and more are read
@@ -94,6 +101,11 @@ int lathe_artifact_find_input(const struct lathe_artifact *a, const char *name);
 int lathe_artifact_find_output(const struct lathe_artifact *a, const char *name);
 int64_t lathe_artifact_max_batch(const struct lathe_artifact *a);
 int64_t lathe_artifact_max_length(const struct lathe_artifact *a);
+/* How many cores the artifact was compiled for (0: as many as there are), how a model lies on them unless options say
+ * otherwise, and the on-chip memory of one in bytes (0: no limit). */
+unsigned lathe_artifact_cores(const struct lathe_artifact *a);
+enum lathe_placement lathe_artifact_placement(const struct lathe_artifact *a); /* never the default */
+uint64_t lathe_artifact_core_memory(const struct lathe_artifact *a);
 unsigned lathe_artifact_label_count(const struct lathe_artifact *a);
 const char *lathe_artifact_label(const struct lathe_artifact *a, unsigned index);
 
@@ -159,12 +171,6 @@ unsigned lathe_session_flagged_rows(const struct lathe_session *s);
  * clients are more than the CPUs; an idle fleet costs nothing. */
 struct lathe_fleet;
 struct lathe_request;
-
-#ifndef LATHE_PLACEMENT_DEFINED
-#define LATHE_PLACEMENT_DEFINED
-enum lathe_placement { LATHE_PLACEMENT_DEFAULT = 0, LATHE_PLACEMENT_REPLICATE = 1, LATHE_PLACEMENT_PIPELINE = 2 };
-#endif
-const char *lathe_placement_name(enum lathe_placement placement); /* "replicate"; static, never NULL */
 
 struct lathe_fleet_options {
     enum lathe_placement placement; /* default: the artifact's, which its target or compile chose */

@@ -16,6 +16,7 @@
 #define LATHE_FORMAT_ALIGN 64
 #define LATHE_FORMAT_PAGE 4096
 #define LATHE_FORMAT_CHUNK ((uint64_t)4 << 20) /* of section checksums */
+#define LATHE_FORMAT_MAX_CORES 4096
 #define LATHE_FORMAT_ABSENT UINT32_MAX         /* operand */
 
 struct lathe_fmt_prefix {
@@ -54,7 +55,9 @@ struct lathe_fmt_manifest {
     uint32_t target_name, writer;
     uint64_t target_features;
     uint8_t source_sha256[32];
-    uint64_t reserved[6];
+    uint32_t placement, cores;
+    uint64_t core_memory;
+    uint64_t reserved[4];
 };
 
 #define LATHE_PORT_OPTIONAL 1u

@@ -96,6 +96,8 @@ static enum lathe_status map_manifest(const struct checker *c, const uint8_t *da
     if (h->input_count > MAX_PORTS || h->output_count < 1 || h->output_count > MAX_PORTS ||
         h->label_count > MAX_LABELS || h->max_batch < 0 || h->max_seq < 0 || !all_zero(h->reserved, sizeof h->reserved))
         return BAD(c, "manifest", 0, "counts or reserved bytes");
+    if (h->placement > LATHE_PLACEMENT_PIPELINE || h->cores > LATHE_FORMAT_MAX_CORES)
+        return BAD(c, "manifest", 0, "placement or cores");
     uint64_t ports = ((uint64_t)h->input_count + h->output_count) * sizeof(struct lathe_fmt_port);
     uint64_t labels = (uint64_t)(h->label_count + (h->label_count & 1)) * 4;
     if (size - sizeof *h != ports + labels + h->string_bytes)
