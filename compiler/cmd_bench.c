@@ -1,30 +1,14 @@
 /* lathe bench: how long an artifact takes, on made-up inputs from a fixed random generator. */
+#include "bench.h"
 #include "cli.h"
-#include "feeds.h"
+#include "printable.h"
 #include "session.h"
-#include "session_args.h"
-#include "threads.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#define MAX_LENGTHS 4096
-#define WARM_UP     3
-
-struct request {
-    struct lathe_words args;
-    int64_t seq, batch, instances;
-    bool has_seq, has_batch, json, map_weights;
-    const char *lengths;
-    double seconds;
-    struct lathe_session_args session;
-
-    int64_t length_list[MAX_LENGTHS];
-    unsigned length_count;
-};
 
 /* When the instances, all opened and warm, start together; or that they need not, as one of them failed. */
 struct gate {
@@ -37,7 +21,7 @@ struct gate {
 /* One copy of the model with its own session, made, driven and closed by its own thread, which alone its cores pin. */
 struct instance {
     struct gate *gate;
-    const struct request *request;
+    const struct lathe_bench_request *request;
     struct lathe_artifact *artifact;
     const struct lathe_feeds *feeds;
     struct lathe_session_options options;
@@ -45,22 +29,13 @@ struct instance {
     unsigned threads, kernel_count;
     const char *kernels[LATHE_MAX_FAMILIES];
     double end;
-    double *ms;
-    size_t runs, capacity;
+    struct lathe_bench_times times;
     enum lathe_status status;
     struct lathe_diag diag;
     pthread_t thread;
 };
 
-struct results {
-    double p50, p95, p99, p100, mean, per_second;
-    size_t runs;
-    unsigned threads;
-    const char *kernels[LATHE_MAX_FAMILIES];
-    unsigned kernel_count;
-};
-
-static double now(void) {
+double lathe_bench_now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
@@ -68,28 +43,28 @@ static double now(void) {
 
 /* ---- measuring */
 
-static bool add_time(struct instance *in, double ms) {
-    if (in->runs == in->capacity) {
-        size_t more = in->capacity ? in->capacity * 2 : 1024;
-        double *at = realloc(in->ms, more * sizeof *at);
+enum lathe_status lathe_bench_add(struct lathe_bench_times *t, double ms, struct lathe_diag *diag) {
+    if (t->count == t->capacity) {
+        size_t more = t->capacity ? t->capacity * 2 : 1024;
+        double *at = realloc(t->ms, more * sizeof *at);
         if (!at)
-            return false;
-        in->ms = at;
-        in->capacity = more;
+            return lathe_fail(diag, LATHE_MSG_NO_MEMORY, "no memory for the times");
+        t->ms = at;
+        t->capacity = more;
     }
-    in->ms[in->runs++] = ms;
-    return true;
+    t->ms[t->count++] = ms;
+    return LATHE_OK;
 }
 
 static void measure(struct instance *in) {
-    double start = now();
+    double start = lathe_bench_now();
     do {
-        double before = now();
+        double before = lathe_bench_now();
         in->status = lathe_session_run(in->session, &in->diag);
-        if (in->status == LATHE_OK && !add_time(in, (now() - before) * 1e3))
-            in->status = lathe_fail(&in->diag, LATHE_MSG_NO_MEMORY, "no memory for the times");
-    } while (in->status == LATHE_OK && now() - start < in->request->seconds);
-    in->end = now();
+        if (in->status == LATHE_OK)
+            in->status = lathe_bench_add(&in->times, (lathe_bench_now() - before) * 1e3, &in->diag);
+    } while (in->status == LATHE_OK && lathe_bench_now() - start < in->request->seconds);
+    in->end = lathe_bench_now();
 }
 
 static enum lathe_status warm_up(struct instance *in) {
@@ -98,7 +73,7 @@ static enum lathe_status warm_up(struct instance *in) {
     in->kernel_count = in->session->kernels.name_count;
     memcpy(in->kernels, in->session->kernels.names, sizeof in->kernels);
     LATHE_TRY(lathe_feeds_bind(in->session, in->feeds, &in->diag));
-    for (int i = 0; i < WARM_UP; i++)
+    for (int i = 0; i < LATHE_BENCH_WARM_UP; i++)
         LATHE_TRY(lathe_session_run(in->session, &in->diag));
     return LATHE_OK;
 }
@@ -133,29 +108,32 @@ static double percentile(const double *sorted, size_t count, double share) {
     return sorted[rank ? rank - 1 : 0];
 }
 
-static enum lathe_status collect(const struct instance *all, unsigned count, int64_t batch, double wall,
-                                 struct results *out, struct lathe_diag *diag) {
-    size_t total = 0, at = 0;
+enum lathe_status lathe_bench_collect(struct lathe_bench_times *const *lists, unsigned count, int64_t batch,
+                                      double wall, struct lathe_bench_results *out, struct lathe_diag *diag) {
+    struct lathe_bench_times all = {0};
     for (unsigned i = 0; i < count; i++)
-        total += all[i].runs;
-    double *ms = malloc(total * sizeof *ms), sum = 0;
-    if (!ms)
+        all.count += lists[i]->count;
+    all.ms = malloc((all.count + 1) * sizeof *all.ms);
+    if (!all.ms)
         return lathe_fail(diag, LATHE_MSG_NO_MEMORY, "no memory for the times");
+    double *at = all.ms, sum = 0;
     for (unsigned i = 0; i < count; i++) {
-        memcpy(ms + at, all[i].ms, all[i].runs * sizeof *ms);
-        at += all[i].runs;
+        if (lists[i]->count)
+            memcpy(at, lists[i]->ms, lists[i]->count * sizeof *at);
+        at += lists[i]->count;
     }
-    for (size_t i = 0; i < total; i++)
-        sum += ms[i];
-    qsort(ms, total, sizeof *ms, by_time);
-    out->p50 = percentile(ms, total, 0.50);
-    out->p95 = percentile(ms, total, 0.95);
-    out->p99 = percentile(ms, total, 0.99);
-    out->p100 = ms[total - 1];
-    out->mean = sum / (double)total;
-    out->runs = total;
-    out->per_second = (double)total * (double)batch / wall;
-    free(ms);
+    for (size_t i = 0; i < all.count; i++)
+        sum += all.ms[i];
+    qsort(all.ms, all.count, sizeof *all.ms, by_time);
+    out->p50 = percentile(all.ms, all.count, 0.50);
+    out->p90 = percentile(all.ms, all.count, 0.90);
+    out->p95 = percentile(all.ms, all.count, 0.95);
+    out->p99 = percentile(all.ms, all.count, 0.99);
+    out->p100 = all.ms[all.count - 1];
+    out->mean = sum / (double)all.count;
+    out->runs = all.count;
+    out->per_second = (double)all.count * (double)batch / wall;
+    free(all.ms);
     return LATHE_OK;
 }
 
@@ -174,7 +152,7 @@ static enum lathe_status run_instances(struct instance *all, unsigned count, dou
     if (go)
         lathe_cli_progress("lathe: measuring for %g s ...", all[0].request->seconds);
     gate.state = go ? GATE_OPEN : GATE_OFF;
-    double start = now(), end = start;
+    double start = lathe_bench_now(), end = start;
     pthread_cond_broadcast(&gate.changed);
     pthread_mutex_unlock(&gate.lock);
     for (unsigned i = 0; i < started; i++) {
@@ -193,14 +171,14 @@ static enum lathe_status run_instances(struct instance *all, unsigned count, dou
 /* ---- preparing */
 
 /* Threads of one instance: as asked, else the machine's shared by the instances. */
-static enum lathe_status share_threads(const struct request *q, struct lathe_session_options *options,
+static enum lathe_status share_threads(const struct lathe_bench_request *q, struct lathe_session_options *options,
                                        struct lathe_diag *diag) {
     unsigned count = (unsigned)q->instances;
     if (!q->session.threads) {
-        unsigned all = options->cores ? options->core_count : lathe_default_threads(NULL);
+        unsigned all = options->core_count ? options->core_count : lathe_default_threads(NULL);
         options->threads = all / count ? all / count : 1;
     }
-    if (options->cores && (uint64_t)options->threads * count > options->core_count)
+    if (options->core_count && (uint64_t)options->threads * count > options->core_count)
         return lathe_fail(diag, LATHE_MSG_ARGUMENTS,
                           "lathe bench: %u instances of %u threads need %u cores, --cores has %u", count,
                           options->threads, options->threads * count, options->core_count);
@@ -208,8 +186,8 @@ static enum lathe_status share_threads(const struct request *q, struct lathe_ses
 }
 
 /* A size that the artifact fixes differently must not be benched in silence. */
-static enum lathe_status check_sizes(struct request *q, const struct lathe_artifact *a, const struct lathe_feeds *feeds,
-                                     struct lathe_diag *diag) {
+static enum lathe_status check_sizes(struct lathe_bench_request *q, const struct lathe_artifact *a,
+                                     const struct lathe_feeds *feeds, struct lathe_diag *diag) {
     int64_t most = lathe_artifact_max_length(a), largest = lathe_artifact_max_batch(a);
     if (q->has_seq && most > 0 && q->seq > most)
         return lathe_fail(diag, LATHE_MSG_OPTION_VALUE, "%s: %lld tokens, the artifact takes at most %lld",
@@ -233,8 +211,8 @@ static enum lathe_status check_sizes(struct request *q, const struct lathe_artif
     return LATHE_OK;
 }
 
-static enum lathe_status make_feeds(struct request *q, const struct lathe_artifact *a, struct lathe_feeds *feeds,
-                                    struct lathe_diag *diag) {
+static enum lathe_status make_feeds(struct lathe_bench_request *q, const struct lathe_artifact *a,
+                                    struct lathe_feeds *feeds, struct lathe_diag *diag) {
     if (q->length_count && lathe_feeds_mask(a) < 0)
         return lathe_fail(diag, LATHE_MSG_ARGUMENTS, "--lengths: the model has no mask input that could tell them");
     struct lathe_feed_spec spec = {
@@ -244,10 +222,27 @@ static enum lathe_status make_feeds(struct request *q, const struct lathe_artifa
 
 /* ---- results */
 
-static enum lathe_status print_json(const struct request *q, const struct results *r, struct lathe_diag *diag) {
-    json_t *o =
-        json_pack("{sf, sf, sf, sf, sf, sI, sf}", "p50_ms", r->p50, "p95_ms", r->p95, "p99_ms", r->p99, "p100_ms",
-                  r->p100, "mean_ms", r->mean, "runs", (json_int_t)r->runs, "sequences_per_second", r->per_second);
+static json_t *stages_json(const struct lathe_bench_results *r) {
+    json_t *list = json_array();
+    for (unsigned i = 0; i < r->core_count; i++) {
+        const struct lathe_bench_core *c = &r->cores[i];
+        double each = c->of.parts ? (double)c->of.busy_ns / (double)c->of.parts * 1e-6 : 0;
+        json_array_append_new(list,
+                              json_pack("{si, si, si, sf, sI, sf, sf, sI, sI, sb}", "core", (int)i, "first_step",
+                                        (int)c->of.first_step, "end_step", (int)c->of.end_step, "share", c->of.share,
+                                        "requests", (json_int_t)c->of.parts, "busy_ms", each, "busy", c->busy,
+                                        "weight_bytes", (json_int_t)c->of.weight_bytes, "activation_bytes",
+                                        (json_int_t)c->of.activation_bytes, "fits", (int)c->fits));
+    }
+    return list;
+}
+
+static enum lathe_status print_json(const struct lathe_bench_request *q, const struct lathe_bench_results *r,
+                                    struct lathe_diag *diag) {
+    json_t *o = json_pack("{sf, sf, sf, sf, sf, sf, sI, sI, sf, sf}", "p50_ms", r->p50, "p90_ms", r->p90, "p95_ms",
+                          r->p95, "p99_ms", r->p99, "p100_ms", r->p100, "mean_ms", r->mean, "runs", (json_int_t)r->runs,
+                          "requests", (json_int_t)r->runs, "throughput", r->per_second / (double)q->batch,
+                          "sequences_per_second", r->per_second);
     json_t *kernels = json_array();
     for (unsigned i = 0; i < r->kernel_count; i++)
         json_array_append_new(kernels, json_string(r->kernels[i]));
@@ -256,32 +251,70 @@ static enum lathe_status print_json(const struct request *q, const struct result
     json_object_set_new(o, "threads", json_integer(r->threads));
     json_object_set_new(o, "instances", json_integer(q->instances));
     json_object_set_new(o, "kernels", kernels);
+    if (r->cores) {
+        json_object_set_new(o, "placement", json_string(lathe_placement_name(r->placement)));
+        json_object_set_new(o, "cores", json_integer(r->core_count));
+        json_object_set_new(o, "clients", json_integer(r->clients));
+        json_object_set_new(o, "stages", stages_json(r));
+        json_object_set_new(o, "imbalance", json_real(r->imbalance));
+        json_object_set_new(o, "predicted_imbalance", json_real(r->predicted_imbalance));
+        json_object_set_new(o, "core_memory", json_integer((json_int_t)r->core_memory));
+    }
     return lathe_cli_print_json(o, diag);
 }
 
-static enum lathe_status print_text(const struct request *q, const struct results *r, struct lathe_diag *diag) {
+static void stages_text(const struct lathe_bench_results *r, struct lathe_text *out) {
+    for (unsigned i = 0; i < r->core_count; i++) {
+        const struct lathe_bench_core *c = &r->cores[i];
+        double each = c->of.parts ? (double)c->of.busy_ns / (double)c->of.parts * 1e-6 : 0;
+        lathe_text_append(out, "core %u: steps %u to %u, %.3f ms a request, busy %.0f %%, weights ", i,
+                          c->of.first_step, c->of.end_step, each, 100 * c->busy);
+        lathe_append_bytes(out, c->of.weight_bytes);
+        lathe_text_append(out, ", activations ");
+        lathe_append_bytes(out, c->of.activation_bytes);
+        if (!c->fits) {
+            lathe_text_append(out, ": does not fit the core's ");
+            lathe_append_bytes(out, r->core_memory);
+        }
+        lathe_text_append(out, "\n");
+    }
+    if (r->placement == LATHE_PLACEMENT_PIPELINE)
+        lathe_text_append(out, "slowest stage over the mean: %.1f %%, predicted %.1f %%\n", 100 * r->imbalance,
+                          100 * r->predicted_imbalance);
+}
+
+static enum lathe_status print_text(const struct lathe_bench_request *q, const struct lathe_bench_results *r,
+                                    struct lathe_diag *diag) {
     struct lathe_text out = {0};
     struct lathe_thread_budget budget;
     char quota[16] = "none";
     lathe_thread_budget(&budget);
     if (budget.quota)
         snprintf(quota, sizeof quota, "%u", budget.quota);
-    lathe_text_append(&out, "batch %lld, %lld tokens%s, %lld instances\n", (long long)q->batch, (long long)q->seq,
-                      q->length_count ? " (padded)" : "", (long long)q->instances);
+    lathe_text_append(&out, "batch %lld, %lld tokens%s, ", (long long)q->batch, (long long)q->seq,
+                      q->length_count ? " (padded)" : "");
+    if (r->cores)
+        lathe_text_append(&out, "%s on %u cores, %u clients\n", lathe_placement_name(r->placement), r->core_count,
+                          r->clients);
+    else
+        lathe_text_append(&out, "%lld instances\n", (long long)q->instances);
     lathe_text_append(&out, "threads: affinity %u, quota %s, chosen %u\n", budget.affinity, quota, r->threads);
-    lathe_text_append(&out, "p50 %.3f ms, p95 %.3f ms, p99 %.3f ms, longest %.3f ms, mean %.3f ms over %zu runs\n",
-                      r->p50, r->p95, r->p99, r->p100, r->mean, r->runs);
+    lathe_text_append(&out,
+                      "p50 %.3f ms, p90 %.3f ms, p95 %.3f ms, p99 %.3f ms, longest %.3f ms, mean %.3f ms over %zu %s\n",
+                      r->p50, r->p90, r->p95, r->p99, r->p100, r->mean, r->runs, r->cores ? "requests" : "runs");
     lathe_text_append(&out, "%.1f sequences/s\n", r->per_second);
+    stages_text(r, &out);
     return lathe_cli_print(&out, diag);
 }
 
 /* ---- the command */
 
-static enum lathe_status bench_instances(struct request *q, struct lathe_artifact *a, struct instance *all,
+static enum lathe_status bench_instances(struct lathe_bench_request *q, struct lathe_artifact *a, struct instance *all,
                                          const struct lathe_session_options *options, const struct lathe_feeds *feeds,
                                          struct lathe_diag *diag) {
     unsigned count = (unsigned)q->instances;
-    struct results r = {0};
+    struct lathe_bench_times *lists[LATHE_BENCH_MAX_CLIENTS];
+    struct lathe_bench_results r = {0};
     double wall;
     lathe_cli_progress("lathe: warming up ...");
     for (unsigned i = 0; i < count; i++) {
@@ -295,42 +328,66 @@ static enum lathe_status bench_instances(struct request *q, struct lathe_artifac
         }
     }
     LATHE_TRY(run_instances(all, count, &wall, diag));
-    LATHE_TRY(collect(all, count, q->batch, wall, &r, diag));
+    for (unsigned i = 0; i < count; i++)
+        lists[i] = &all[i].times;
+    LATHE_TRY(lathe_bench_collect(lists, count, q->batch, wall, &r, diag));
     r.threads = all[0].threads;
     r.kernel_count = all[0].kernel_count;
     memcpy(r.kernels, all[0].kernels, sizeof r.kernels);
     return q->json ? print_json(q, &r, diag) : print_text(q, &r, diag);
 }
 
-static enum lathe_status bench_artifact(struct request *q, struct lathe_artifact *a, struct lathe_diag *diag) {
+static enum lathe_status bench_sessions(struct lathe_bench_request *q, struct lathe_artifact *a,
+                                        struct lathe_session_options *options, const struct lathe_feeds *feeds,
+                                        struct lathe_diag *diag) {
+    LATHE_TRY(share_threads(q, options, diag));
+    struct instance *all = calloc((size_t)q->instances, sizeof *all);
+    if (!all)
+        return lathe_fail(diag, LATHE_MSG_NO_MEMORY, "no memory for the instances");
+    enum lathe_status status = bench_instances(q, a, all, options, feeds, diag);
+    for (int64_t i = 0; i < q->instances; i++)
+        free(all[i].times.ms);
+    free(all);
+    return status;
+}
+
+static enum lathe_status bench_fleet(const struct lathe_bench_request *q, struct lathe_artifact *a,
+                                     const struct lathe_session_options *options, const struct lathe_feeds *feeds,
+                                     struct lathe_diag *diag) {
+    struct lathe_bench_results r = {0};
+    enum lathe_status status = lathe_bench_fleet(q, a, options, feeds, &r, diag);
+    if (status == LATHE_OK)
+        status = q->json ? print_json(q, &r, diag) : print_text(q, &r, diag);
+    free(r.cores);
+    return status;
+}
+
+static enum lathe_status bench_artifact(struct lathe_bench_request *q, struct lathe_artifact *a,
+                                        struct lathe_diag *diag) {
     struct lathe_session_options options;
     struct lathe_feeds feeds = {0};
     LATHE_TRY(lathe_session_args_apply(&q->session, &options, diag));
-    LATHE_TRY(share_threads(q, &options, diag));
     LATHE_TRY(make_feeds(q, a, &feeds, diag));
-    struct instance *all = calloc((size_t)q->instances, sizeof *all);
-    enum lathe_status status =
-        all ? check_sizes(q, a, &feeds, diag) : lathe_fail(diag, LATHE_MSG_NO_MEMORY, "no memory for the instances");
+    enum lathe_status status = check_sizes(q, a, &feeds, diag);
     if (status == LATHE_OK)
-        status = bench_instances(q, a, all, &options, &feeds, diag);
-    for (int64_t i = 0; all && i < q->instances; i++)
-        free(all[i].ms);
-    free(all);
+        status = q->placement || q->requests || q->clients ? bench_fleet(q, a, &options, &feeds, diag)
+                                                           : bench_sessions(q, a, &options, &feeds, diag);
     lathe_feeds_free(&feeds);
     return status;
 }
 
-static enum lathe_status parse_lengths(struct request *q, struct lathe_diag *diag) {
+static enum lathe_status parse_lengths(struct lathe_bench_request *q, struct lathe_diag *diag) {
     if (!q->lengths)
         return LATHE_OK;
     if (q->has_seq || q->has_batch)
         return lathe_fail(diag, LATHE_MSG_ARGUMENTS,
                           "lathe bench: --lengths gives batch and length; --seq and --batch "
                           "cannot stand beside it");
-    q->length_count = lathe_parse_counts(q->lengths, 1, 1 << 20, q->length_list, MAX_LENGTHS);
+    q->length_count = lathe_parse_counts(q->lengths, 1, 1 << 20, q->length_list, LATHE_BENCH_MAX_LENGTHS);
     if (!q->length_count)
         return lathe_fail(diag, LATHE_MSG_OPTION_VALUE,
-                          "--lengths: expected token counts such as 12,31,7 (at most %d of them)", MAX_LENGTHS);
+                          "--lengths: expected token counts such as 12,31,7 (at most %d of them)",
+                          LATHE_BENCH_MAX_LENGTHS);
     q->batch = q->length_count;
     q->seq = 0;
     for (unsigned i = 0; i < q->length_count; i++)
@@ -339,10 +396,15 @@ static enum lathe_status parse_lengths(struct request *q, struct lathe_diag *dia
     return LATHE_OK;
 }
 
-static enum lathe_status bench(struct request *q, struct lathe_diag *diag) {
+static enum lathe_status bench(struct lathe_bench_request *q, struct lathe_diag *diag) {
     struct lathe_artifact *a = NULL;
     struct lathe_thread_budget budget;
     LATHE_TRY(parse_lengths(q, diag));
+    if ((q->placement || q->requests || q->clients) && (q->has_instances || q->session.threads))
+        return lathe_fail(
+            diag, LATHE_MSG_ARGUMENTS,
+            "lathe bench: a placement runs one thread a core (--cores N); --instances and --threads cannot "
+            "stand beside it");
     lathe_thread_budget(&budget);
     if (budget.warning[0])
         lathe_cli_warn("%s", budget.warning);
@@ -355,7 +417,7 @@ static enum lathe_status bench(struct request *q, struct lathe_diag *diag) {
 
 int lathe_cmd_bench(int argc, char **argv) {
     static struct lathe_diag diag;
-    static struct request q = {.seq = 128, .batch = 1, .instances = 1, .seconds = 1};
+    static struct lathe_bench_request q = {.seq = 128, .batch = 1, .instances = 1, .seconds = 1};
     const struct lathe_option options[] = {
         {.name = "seq",
          .kind = LATHE_OPTION_COUNT,
@@ -384,8 +446,26 @@ int lathe_cmd_bench(int argc, char **argv) {
          .into = &q.instances,
          .value = "N",
          .min = 1,
-         .max = 256,
+         .max = LATHE_BENCH_MAX_CLIENTS,
+         .given = &q.has_instances,
          .help = "sessions that run side by side, sharing the weights (default 1)"},
+        LATHE_PLACEMENT_OPTION(q.placement, "measure requests of many clients on cores that each run a whole one, or a "
+                                            "part of each"),
+        {.name = "requests",
+         .kind = LATHE_OPTION_COUNT,
+         .into = &q.requests,
+         .value = "N",
+         .min = 1,
+         .max = INT64_C(1) << 40,
+         .help = "as --placement, that many requests (default: as many as fit --seconds)"},
+        {.name = "clients",
+         .kind = LATHE_OPTION_COUNT,
+         .into = &q.clients,
+         .value = "K",
+         .min = 1,
+         .max = LATHE_BENCH_MAX_CLIENTS,
+         .help = "as --placement, clients that wait for each answer (default: replicate as many as cores, pipeline one "
+                 "more)"},
         LATHE_CORES_OPTION(q.session),
         LATHE_CPUMASK_OPTION(q.session),
         {.name = "seconds",
@@ -403,7 +483,10 @@ int lathe_cmd_bench(int argc, char **argv) {
         .command = "bench",
         .arguments = "MODEL.lathe [options]",
         .summary = "how long an artifact takes",
-        .details = "Ids are random within their limits, masks 1 for real tokens, token types 0. Three runs warm up.\n",
+        .details = "Ids are random within their limits, masks 1 for real tokens, token types 0. Three runs warm up.\n"
+                   "With --placement, --requests or --clients the cores are a fleet: without --placement and --cores "
+                   "placement\nand number are those of the artifact. Stages of a pipeline are cut by the steps' "
+                   "predicted cost.\n",
         .options = options,
         .option_count = sizeof options / sizeof *options,
         .min_args = 1,

@@ -10,7 +10,7 @@
 struct lathe_session_args {
     int64_t threads;     /* 0: as many as the machine gives */
     const char *cpumask; /* NULL: all that the CPU has */
-    const char *cores;   /* "0,2"; NULL: not pinned */
+    const char *cores;   /* "2": that many; "0,2" or "0-3": these CPUs; NULL: not said */
     int core_list[LATHE_MAX_THREADS];
 };
 /* Rows for an option table. */
@@ -26,10 +26,19 @@ struct lathe_session_args {
     }
 #define LATHE_CORES_OPTION(args)                                                                                       \
     {                                                                                                                  \
-        .name = "cores", .kind = LATHE_OPTION_TEXT, .into = &(args).cores, .value = "C1,C2,...",                       \
-        .help = "pin the threads to these CPUs, in order"                                                              \
+        .name = "cores", .kind = LATHE_OPTION_TEXT, .into = &(args).cores, .value = "N|C1,C2-C3,...",                  \
+        .help = "use N cores; or pin the threads to these CPUs, in order (one alone: 2-2)"                             \
     }
-/* Fills *out, whose `cores` stay in `args`. */
+/* The names of targets/placements.def, ending with NULL. */
+extern const char *const lathe_placement_choices[];
+#define LATHE_PLACEMENT_OPTION(text, words)                                                                            \
+    {                                                                                                                  \
+        .name = "placement", .kind = LATHE_OPTION_TEXT, .into = &(text), .value = "replicate|pipeline",                \
+        .choices = lathe_placement_choices, .help = words                                                              \
+    }
+/* That of a name of the list, the default for NULL. */
+enum lathe_placement lathe_placement_of(const char *name);
+/* Fills *out, whose `cores` stay in `args`; with --cores alone it has as many threads. */
 LATHE_NODISCARD enum lathe_status lathe_session_args_apply(struct lathe_session_args *args,
                                                            struct lathe_session_options *out, struct lathe_diag *diag);
 #endif
