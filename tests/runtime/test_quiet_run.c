@@ -76,6 +76,7 @@ void free(void *p) {
 
 static struct built encoder;
 static struct lathe_session *session;
+static struct lathe_fleet *fleets[2];
 static int64_t ids[2][8 * 32], mask[8 * 32];
 
 static int set_up(void **state) {
@@ -86,6 +87,12 @@ static int set_up(void **state) {
         ids[1][i] = i * 3 % 7;
         mask[i] = i % 3 > 0;
     }
+    for (int i = 0; i < 2; i++) {
+        struct lathe_fleet_options o = {.placement = i ? LATHE_PLACEMENT_PIPELINE : LATHE_PLACEMENT_REPLICATE,
+                                        .cores = 2};
+        if (lathe_fleet_new(encoder.artifact, &o, &fleets[i], NULL) != LATHE_OK)
+            return -1;
+    }
     return lathe_session_new(encoder.artifact, &(struct lathe_session_options){.threads = 3, .always_share = true},
                              &session, NULL);
 }
@@ -93,8 +100,31 @@ static int set_up(void **state) {
 static int tear_down(void **state) {
     (void)state;
     lathe_session_close(&session);
+    lathe_fleet_close(&fleets[0]);
+    lathe_fleet_close(&fleets[1]);
     free_built(&encoder);
     return 0;
+}
+
+static bool many_requests(struct lathe_fleet *f) {
+    bool ok = true;
+    for (int i = 0; i < 100; i++) {
+        struct lathe_request *r[3] = {NULL};
+        for (int k = 0; k < 3; k++) {
+            int64_t dims[2] = {1 + (i + k) % 8, 1 + i * 7 % 32};
+            r[k] = lathe_fleet_take(f);
+            ok &= lathe_request_set_input(r[k], 0, LATHE_I64, 2, dims, ids[k % 2], NULL) == LATHE_OK;
+            if (i % 10 || k)
+                ok &= lathe_request_set_input(r[k], 1, LATHE_I64, 2, dims, mask, NULL) == LATHE_OK;
+            lathe_request_submit(r[k]);
+        }
+        for (int k = 0; k < 3; k++) {
+            enum lathe_status want = i % 10 || k ? LATHE_OK : LATHE_INVALID;
+            ok &= lathe_request_wait(r[k], NULL) == want && (want || lathe_request_output(r[k], 0)->bytes > 0);
+            lathe_request_release(&r[k]);
+        }
+    }
+    return ok;
 }
 
 /* Shapes that come and go, both id types, a default filled anew, a refusal. */
@@ -113,6 +143,8 @@ static bool many_runs(void) {
             ok &= lathe_session_run(session, NULL) == LATHE_INVALID;
         }
     }
+    for (int i = 0; i < 2; i++)
+        ok &= many_requests(fleets[i]);
     return ok;
 }
 
@@ -148,7 +180,7 @@ static bool forbid_calls(void) {
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
     struct sock_fprog program = {sizeof code / sizeof *code, code};
-    /* TSYNC: the workers of the session too */
+    /* TSYNC: the workers of the session and the cores of the fleets too */
     return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
            syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) == 0;
 }
