@@ -57,17 +57,27 @@ bool lathe_feeds_batch_varies(const struct lathe_artifact *a) {
     return false;
 }
 
-/* `size` kept inside the bounds of the symbol of that name. */
-static int64_t bounded(const struct lathe_artifact *a, const char *symbol, int64_t size) {
+/* Every size of the plan for this batch and length, kept inside the bounds of the symbols; for free(). A size that is
+ * an expression (a mask over one token more than the ids) follows them. NULL when memory runs out. */
+static int64_t *plan_sizes(const struct lathe_artifact *a, const struct lathe_feed_spec *spec) {
     const struct lathe_plan *plan = &a->plan;
-    for (uint32_t i = 0; symbol && i < plan->head->symbol_count; i++) {
+    uint32_t symbol_count = plan->head->symbol_count;
+    int64_t *symbols = calloc((size_t)symbol_count + 1, sizeof *symbols);
+    int64_t *sizes = calloc((size_t)plan->head->dim_count + 1, sizeof *sizes);
+    for (uint32_t i = 0; symbols && i < symbol_count; i++) {
         const struct lathe_fmt_symbol *s = &plan->symbols[i];
-        if (strcmp(lathe_plan_string(plan, s->name), symbol))
-            continue;
+        int64_t size = s->axis ? spec->seq : spec->batch;
         size = size < s->min ? s->min : size;
-        size = size > s->max ? s->max : size;
+        symbols[i] = size > s->max ? s->max : size;
     }
-    return size;
+    if (symbols && sizes)
+        lathe_plan_eval(plan, symbols, false, sizes);
+    if (!symbols) {
+        free(sizes);
+        sizes = NULL;
+    }
+    free(symbols);
+    return sizes;
 }
 
 static double element(enum kind kind, const struct lathe_port *p, const struct lathe_feed_spec *spec, bool real,
@@ -121,11 +131,16 @@ enum lathe_status lathe_feeds_make(const struct lathe_artifact *a, const struct 
                                    struct lathe_feeds *out, struct lathe_diag *diag) {
     uint64_t state = spec->seed;
     LATHE_TRY(lathe_feeds_new(a, out, diag));
+    int64_t *sizes = plan_sizes(a, spec);
+    if (!sizes) {
+        lathe_feeds_free(out);
+        return lathe_fail(diag, LATHE_MSG_NO_MEMORY, "no memory for the inputs");
+    }
     for (unsigned i = 0; i < out->count; i++) {
         const struct lathe_port *p = lathe_artifact_input(a, i);
         int64_t dims[LATHE_MAX_RANK];
         for (unsigned d = 0; d < p->rank; d++)
-            dims[d] = p->dims[d] >= 0 ? p->dims[d] : bounded(a, p->dim_names[d], d ? spec->seq : spec->batch);
+            dims[d] = sizes[a->manifest.inputs[i].dims[d]];
         int64_t bytes = lathe_shape_bytes(p->dtype, p->rank, dims);
         enum lathe_status status =
             bytes < 0 || bytes > MOST_BYTES
@@ -133,11 +148,13 @@ enum lathe_status lathe_feeds_make(const struct lathe_artifact *a, const struct 
                              p->name, (long long)bytes)
                 : lathe_data_tensor_make(&out->at[i], p->name, p->dtype, p->rank, dims, p->name, diag);
         if (status != LATHE_OK) {
+            free(sizes);
             lathe_feeds_free(out);
             return status;
         }
         fill(&out->at[i], p, spec, &state);
     }
+    free(sizes);
     return LATHE_OK;
 }
 

@@ -72,9 +72,33 @@ static bool differ_by_symbols(const struct lathe_graph *g, lathe_dim difference,
     return true;
 }
 
+/* `a` is the symbol of an input and b another one plus a positive number: a mask over tokens that the graph adds. */
+static bool unify_with_sum(struct shape_ctx *c, lathe_dim a, lathe_dim b) {
+    struct lathe_graph *g = c->g;
+    struct lathe_dim_term first, second;
+    uint32_t gone = lathe_shape_plain_symbol(g, a);
+    if (gone == UINT32_MAX || input_axis(g, gone) < 0 || lathe_dim_term_count(g->dims, b) != 2)
+        return false;
+    lathe_dim_term_at(g->dims, b, 0, &first);
+    lathe_dim_term_at(g->dims, b, 1, &second);
+    if (first.factor != 1 || first.atom_count != 1 || first.atoms[0].kind != LATHE_ATOM_SYMBOL ||
+        first.atoms[0].symbol == gone || input_axis(g, first.atoms[0].symbol) < 0 || second.atom_count ||
+        second.factor < 1)
+        return false;
+    char text[512], sum[256];
+    lathe_dim_print(g->dims, b, sum, sizeof sum);
+    snprintf(text, sizeof text, "axis '%s' must equal %s at node '%s'", lathe_dims_symbol_name(g->dims, gone), sum,
+             g->nodes[c->n].name);
+    lathe_graph_add_note(g, NULL, g->nodes[c->n].name, text);
+    lathe_graph_substitute(g, gone, b);
+    return true;
+}
+
 static bool unify(struct shape_ctx *c, lathe_dim a, lathe_dim b) {
     struct lathe_graph *g = c->g;
     uint32_t x, y;
+    if (unify_with_sum(c, a, b) || unify_with_sum(c, b, a))
+        return true;
     if (!differ_by_symbols(g, lathe_dim_sub(g->dims, a, b), &x, &y) || input_axis(g, x) < 0 || input_axis(g, y) < 0)
         return false;
     /* The symbol made first stays: it is the name of the earlier input. */
@@ -174,6 +198,10 @@ enum lathe_status lathe_shape_broadcast_dim(struct shape_ctx *c, lathe_dim a, la
     }
     if ((const_a && const_b) ||
         (lathe_dim_lower(t, a) > 1 && lathe_dim_lower(t, b) > 1 && lathe_dim_proved_ne(t, a, b)))
+        return fail_unequal(c, a, b, true);
+    /* n and n + 1: a size of 1 might broadcast, but no source means that; a mask is for other tokens than the ids */
+    lathe_dim difference = lathe_dim_sub(t, a, b);
+    if (!const_a && !const_b && difference != LATHE_DIM_NONE && lathe_dim_is_const(t, difference, &value_a))
         return fail_unequal(c, a, b, true);
     bool done;
     LATHE_TRY(make_equal(c, a, b, &done));

@@ -418,6 +418,32 @@ static bool may_be_zero_or_one(struct lathe_mask_reader *r, const struct lathe_v
     return lathe_dtype_is_integer(v->dtype) || axes <= 2;
 }
 
+/* A mask with parts put before or behind it, all of them 0 or 1: tokens that the graph adds are always real. */
+static bool is_extended_mask(struct lathe_mask_reader *r, lathe_value_id v, unsigned depth) {
+    struct lathe_graph *g = r->view->graph;
+    const struct lathe_value *value = lathe_value_at(g, v);
+    double number;
+    if (depth > 4 || !lathe_dtype_is_integer(value->dtype))
+        return false;
+    if (lathe_constant_uniform(g, v, &number))
+        return number == 0 || number == 1;
+    if (value->producer == LATHE_NONE)
+        return value->is_input && value->rank <= 2;
+    const struct lathe_node *node = lathe_node_at(g, value->producer);
+    if (node->op == LATHE_OP_FILL)
+        return node->n_in == 2 && node->in[1] != LATHE_NONE && is_extended_mask(r, node->in[1], depth + 1);
+    if (node->op == LATHE_OP_CAST || node->op == LATHE_OP_EXPAND)
+        return is_extended_mask(r, node->in[0], depth + 1);
+    struct lathe_attrs attrs = lathe_node_attrs(g, value->producer);
+    uint32_t operands = node->op == LATHE_OP_CONCAT                                                   ? node->n_in
+                        : node->op == LATHE_OP_PAD && lathe_attr_int(&attrs, LATHE_ATTR_MODE, 0) == 0 ? node->n_in
+                                                                                                      : 0;
+    for (uint32_t i = 0; i < operands; i++)
+        if (node->in[i] != LATHE_NONE && !is_extended_mask(r, node->in[i], depth + 1))
+            return false;
+    return operands > 0;
+}
+
 static bool two_valued(struct lathe_mask_reader *r, const struct lathe_element *start, unsigned depth,
                        struct lathe_mask_number *out) {
     struct lathe_graph *g = r->view->graph;
@@ -485,6 +511,12 @@ static bool two_valued(struct lathe_mask_reader *r, const struct lathe_element *
         return clipped(r, &e, node, depth, out);
     case LATHE_OP_TRILU:
         return trilu(r, &e, node, depth, out);
+    case LATHE_OP_CONCAT:
+    case LATHE_OP_PAD:
+        if (!is_extended_mask(r, e.value, 0))
+            return false;
+        *out = (struct lathe_mask_number){.yes = 1, .no = 0, .is_input = true};
+        return element_fact(r, &e, true, &out->when);
     case LATHE_OP_FILL: {
         double value;
         if (node->n_in == 2 && lathe_constant_uniform(g, node->in[1], &value)) {

@@ -83,6 +83,8 @@ static bool known_before(const struct lathe_graph *g, lathe_value_id v, int dept
     case LATHE_OP_REDUCE_MIN:
     case LATHE_OP_ARG_MAX:
     case LATHE_OP_ARG_MIN:
+    case LATHE_OP_CONCAT:
+    case LATHE_OP_PAD:
         break;
     default:
         if (!(lathe_op_info(node->op)->flags & (LATHE_OPF_ELEMENTWISE | LATHE_OPF_PAIRWISE)))
