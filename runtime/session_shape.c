@@ -120,7 +120,7 @@ static bool is_small(const struct lathe_step_state *st) {
 /* Operands that a step working by rows touches by rows: bits of ins, then of outs. */
 struct row_operands {
     unsigned in, out;
-    unsigned own; /* see lathe_gemm_by_rows */
+    unsigned own; /* see lathe_gemm_by_rows; 0: by the size of the weights */
 };
 static struct row_operands row_operands(enum lathe_op op) {
     switch (op) {
@@ -129,7 +129,7 @@ static struct row_operands row_operands(enum lathe_op op) {
     case LATHE_OP_LINEAR_BF16:
         return (struct row_operands){1u << 0 | 1u << 3, 1, LATHE_OWN_ROWS_BF16};
     case LATHE_OP_LINEAR_Q8:
-        return (struct row_operands){1u << 0 | 1u << 5, 1, LATHE_OWN_ROWS_Q8};
+        return (struct row_operands){1u << 0 | 1u << 5, 1, 0};
     case LATHE_OP_SKIP_LAYER_NORM:
         return (struct row_operands){1u << 0 | 1u << 1, 3, 1};
     default:
@@ -141,9 +141,12 @@ static struct row_operands row_operands(enum lathe_op op) {
 static size_t rows_of_step(const struct lathe_session *s, const struct lathe_step_state *st) {
     const struct lathe_tensor *y = st->n_out ? st->out[0] : NULL;
     struct row_operands by_rows = row_operands(st->op->op);
-    if (st->solo || !by_rows.out || !y || y->rank < 1 || y->dims[y->rank - 1] < 1)
+    if (st->solo || !by_rows.out || !st->in[0] || st->in[0]->rank < 1 || !y || y->rank < 1 || y->dims[y->rank - 1] < 1)
         return 0;
     size_t rows = (size_t)(lathe_tensor_count(y) / y->dims[y->rank - 1]);
+    const struct lathe_tensor *x = st->in[0];
+    if (!by_rows.own)
+        by_rows.own = lathe_own_rows_q8((size_t)x->dims[x->rank - 1], (size_t)y->dims[y->rank - 1]);
     return lathe_gemm_by_rows(rows, s->threads, by_rows.own) ? rows : 0;
 }
 

@@ -77,7 +77,7 @@ static void run_block(const struct block *block, size_t n0, size_t n1, const int
 void lathe_gemm_q8_team(const struct lathe_kernels *kernels, const struct lathe_gemm_q8 *p,
                         const struct lathe_team *team, void *scratch) {
     struct block block = {.product = p, .kernel = p->levels > 127 ? &kernels->gemm_u8s8 : &kernels->gemm_u7s8};
-    struct lathe_gemm_split split = {p->m, p->n, block.kernel->nr / 16, 3, 8, LATHE_OWN_ROWS_Q8};
+    struct lathe_gemm_split split = {p->m, p->n, block.kernel->nr / 16, 3, 8, lathe_own_rows_q8(p->k, p->n)};
     struct lathe_gemm_part part = lathe_gemm_part_of(&split, team);
     if (part.m0 == part.m1 || part.n0 == part.n1)
         return;
@@ -89,7 +89,7 @@ void lathe_gemm_q8_team(const struct lathe_kernels *kernels, const struct lathe_
     block.a = a;
     block.scale = scale;
     block.zero = zero;
-    block.turns = lathe_gemm_by_rows(p->m, team->count, LATHE_OWN_ROWS_Q8) ? team->count : 1;
+    block.turns = lathe_gemm_by_rows(p->m, team->count, lathe_own_rows_q8(p->k, p->n)) ? team->count : 1;
     block.turn = block.turns > 1 ? team->index : 0;
     for (block.m0 = part.m0; block.m0 < part.m1; block.m0 = block.m1) {
         block.m1 = minimum(part.m1, block.m0 + most);

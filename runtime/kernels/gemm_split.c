@@ -5,6 +5,12 @@ static size_t minimum(size_t a, size_t b) {
     return a < b ? a : b;
 }
 
+#define SMALL_WEIGHTS ((size_t)1 << 20)
+
+unsigned lathe_own_rows_q8(size_t k, size_t n) {
+    return k * n < SMALL_WEIGHTS ? 16 : 32;
+}
+
 bool lathe_gemm_by_rows(size_t m, unsigned threads, unsigned own) {
     return m / own >= threads;
 }
