@@ -4,6 +4,7 @@
 
 #include "activate_body.h"
 #include "kernel_q8.h"
+#include "unroll.h"
 
 /* `column`: of the tile, where the sums begin; c is the place of that column. */
 static inline __attribute__((always_inline)) void q8_finish_rows(enum lathe_activation activation, size_t rows,
@@ -35,6 +36,41 @@ static inline __attribute__((always_inline)) void q8_finish_rows(enum lathe_acti
     }
 }
 
+/* The same for whole vectors, two side by side: all that is known beforehand is out of the loop over the rows. */
+#define Q8_PAIR 2
+static inline __attribute__((always_inline)) void q8_finish_pairs(enum lathe_activation activation, bool with_residual,
+                                                                  size_t rows, size_t cols, size_t column,
+                                                                  const int32_t *sums, size_t ld, float *c, size_t ldc,
+                                                                  const struct lathe_gemm_q8_epilogue *e) {
+    const int32_t *zero = e->zero;
+    const float *scale = e->scale, *residual = e->residual;
+    size_t ldr = e->ldr;
+    float alpha = e->alpha;
+    for (size_t j = 0; j < cols; j += Q8_PAIR * VN) {
+        vi w_sum[Q8_PAIR];
+        vf w_scale[Q8_PAIR], bias[Q8_PAIR];
+        LATHE_UNROLL
+        for (size_t v = 0; v < Q8_PAIR; v++) {
+            size_t at = column + j + v * VN;
+            w_sum[v] = vi_load(e->w_sum + at);
+            w_scale[v] = v_load(e->w_scale + at);
+            bias[v] = v_load(e->bias + at);
+        }
+        for (size_t r = 0; r < rows; r++) {
+            vi z = vi_set1(zero[r]);
+            vf s = v_set1(scale[r]);
+            LATHE_UNROLL
+            for (size_t v = 0; v < Q8_PAIR; v++) {
+                vi sum = vi_sub(vi_load(sums + r * ld + j + v * VN), vi_mul(z, w_sum[v]));
+                vf x = v_activate_coarse(activation, alpha, v_from_i32(sum) * (s * w_scale[v]) + bias[v]);
+                if (with_residual)
+                    x = x + v_load(residual + r * ldr + column + j + v * VN);
+                v_store(c + r * ldc + j + v * VN, x);
+            }
+        }
+    }
+}
+
 /* Sums of `cols` columns that begin at `column` of the tile. The buffer holds whole panels. */
 static __attribute__((noinline)) void q8_finish(const struct lathe_gemm_q8_tile *tile, size_t column, size_t cols,
                                                 const int32_t *sums, size_t ld) {
@@ -47,6 +83,20 @@ static __attribute__((noinline)) void q8_finish(const struct lathe_gemm_q8_tile 
         return;
     }
     float *c = tile->c + column;
+    if (e->bias && cols % (Q8_PAIR * VN) == 0) {
+        if (e->activation == LATHE_ACT_NONE && !e->residual) {
+            q8_finish_pairs(LATHE_ACT_NONE, false, tile->rows, cols, column, sums, ld, c, tile->ldc, e);
+            return;
+        }
+        if (e->activation == LATHE_ACT_NONE) {
+            q8_finish_pairs(LATHE_ACT_NONE, true, tile->rows, cols, column, sums, ld, c, tile->ldc, e);
+            return;
+        }
+        if (e->activation == LATHE_ACT_GELU && !e->residual) {
+            q8_finish_pairs(LATHE_ACT_GELU, false, tile->rows, cols, column, sums, ld, c, tile->ldc, e);
+            return;
+        }
+    }
     switch (e->activation) {
     case LATHE_ACT_NONE:
         q8_finish_rows(LATHE_ACT_NONE, tile->rows, cols, column, sums, ld, c, tile->ldc, e);
