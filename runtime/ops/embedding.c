@@ -5,7 +5,9 @@
 
 #include <string.h>
 
-#define MAX_PAIRS 8
+#define MAX_PAIRS   8
+#define FETCH_AHEAD 3    /* output rows */
+#define FETCH_BYTES 4096 /* of a table row, at most */
 
 struct pair {
     const struct lathe_tensor *table, *index; /* index NULL: row offset + s, or row 0 when offset is -1 */
@@ -27,6 +29,24 @@ static bool row_of(const struct lathe_op_call *call, const struct pair *p, int64
                "embedding: position %lld is outside the table of %lld rows (first row used: %lld)", (long long)s,
                (long long)p->rows, (long long)p->offset);
     return false;
+}
+
+/* Asks for the table rows of output row `at`: they lie anywhere in tables larger than the caches. */
+static void fetch_rows(const struct lathe_op_call *call, const struct pair *pairs, unsigned count, int64_t at,
+                       int64_t positions, int64_t h) {
+    struct lathe_op_call quiet = *call; /* whose turn it is reports what is wrong */
+    quiet.diag = NULL;
+    for (unsigned i = 0; i < count; i++) {
+        const struct pair *p = &pairs[i];
+        int64_t row, bytes = h * (int64_t)lathe_dtype_bytes(p->table->dtype);
+        if (!row_of(&quiet, p, at, positions, &row))
+            continue;
+        const char *from = (const char *)p->table->data + row * bytes;
+        for (int64_t b = 0; b < bytes && b < FETCH_BYTES; b += 64)
+            __builtin_prefetch(from + b);
+        if (p->scale)
+            __builtin_prefetch(&p->scale[row]);
+    }
 }
 
 /* n elements of a row from column i on, n at most LATHE_CHUNK. */
@@ -103,7 +123,11 @@ static enum lathe_status run(const struct lathe_op_call *call, unsigned each, co
     float epsilon = (float)lathe_attr_float(&call->attrs, LATHE_ATTR_EPSILON, 1e-12);
     int64_t begin, end;
     lathe_team_split(&call->team, rows, 1, &begin, &end);
+    for (int64_t at = begin; at < end && at < begin + FETCH_AHEAD; at++)
+        fetch_rows(call, pairs, count, at, positions, h);
     for (int64_t at = begin; at < end; at++) {
+        if (at + FETCH_AHEAD < end)
+            fetch_rows(call, pairs, count, at + FETCH_AHEAD, positions, h);
         /* Without `sum` the row is built where its normalised form goes: layer norm works in place. */
         float *x = (float *)(sum ? sum : y)->data + at * h;
         for (unsigned i = 0; i < count; i++) {
