@@ -15,6 +15,8 @@ struct step {
 static const struct step steps[] = {
     /* One float type inside, so that every matcher and kernel sees one form of a product or a norm. */
     {"widen_floats", true},
+    /* Before scales are multiplied out: the source's quantization, where ours takes its place. */
+    {"float_activations", false},
     /* Exporters write half of a graph as constants and shape arithmetic. It goes first, so that every matcher sees data
      * flow alone. Folding makes operands uniform, which lets no-ops be seen; without them equal expressions are equal;
      * and what all that leaves unused would count as a second user in the matchers. */
@@ -362,7 +364,6 @@ enum lathe_status lathe_pipeline_run(struct lathe_graph *g, const struct lathe_t
         LATHE_TRY(check_baked(g, &options->pass, diag));
     if (report) {
         report_notes(g, report);
-        report_batch_dependence(g, report);
     }
     uint32_t was_count = g->node_count;
     bool *was = calloc((size_t)was_count + 1, sizeof *was);
@@ -372,8 +373,10 @@ enum lathe_status lathe_pipeline_run(struct lathe_graph *g, const struct lathe_t
     LATHE_FOR_NODES(g, n)
     was[n] = true;
     enum lathe_status status = run_steps(&r, steps, sizeof steps / sizeof *steps);
-    if (status == LATHE_OK && report)
+    if (status == LATHE_OK && report) {
+        report_batch_dependence(g, report);
         report_fusions(g, was, was_count, report);
+    }
     free(was);
     return status;
 }

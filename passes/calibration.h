@@ -5,6 +5,8 @@
 
 #include "ir.h"
 
+struct lathe_pass_options;
+
 struct lathe_calibration_input {
     lathe_value_id value;
     int64_t k;          /* columns */
@@ -47,6 +49,9 @@ struct lathe_quantize_options {
     int jobs;      /* threads, 0: as many as cores; no result depends on it */
     struct lathe_quantize_log *log;
 };
+
+/* quantize_linear.c: w, the weight of a linear_q8, has the source's integers: its scales stay the source's too. */
+bool lathe_weight_is_reused(const struct lathe_pass_options *options, lathe_value_id w);
 
 /* NULL when nothing is known of v. */
 static inline const struct lathe_calibration_input *lathe_calibration_of(const struct lathe_calibration *c,

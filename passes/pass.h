@@ -19,6 +19,7 @@ struct lathe_pass_options {
     int64_t pin_batch, pin_seq;
     bool bf16;                                     /* products with constant matrices in bf16 */
     bool cast_all;                                 /* every tensor too; goes with bf16 */
+    bool int8; /* products in 8 bits come later: the source's own quantization of activations need not stay */
     const struct lathe_quantize_options *quantize; /* NULL: products stay in f32 */
 };
 

@@ -1,11 +1,13 @@
 /* Linear layers on constant weights become linear_q8: signed 8-bit weights with a scale for each output column, inputs
- * quantized row by row with a zero point while they run. What is not worth it or loses too much stays in f32, and the
- * report says which layer and why. Works only with a calibration (--precision int8 or auto). */
+ * quantized row by row with a zero point while they run. Weights that the source has in 8 bits keep their integers and
+ * scales. What is not worth it or loses too much stays in f32, and the report says which layer and why. Works only with
+ * a calibration (--precision int8 or auto). */
 #include "calibration.h"
 #include "match.h"
 #include "products_kept.h"
 #include "quantize_weights.h"
 #include "report.h"
+#include "reuse_weights.h"
 
 #include "ops_enums.h"
 
@@ -24,7 +26,8 @@
 /* Layers that share a weight share its 8-bit form. */
 struct lathe_quantized_weight {
     lathe_value_id weight;
-    bool transposed, done;
+    bool transposed, done, reused;
+    char rounded[96]; /* why numbers in few bits were rounded anew; empty: they were not */
     struct lathe_calibration_input pooled;
     struct lathe_q8_layer layer;
     lathe_value_id w, w_scale, w_sum, x_scale; /* of this run */
@@ -43,13 +46,21 @@ static bool runs_once(const struct lathe_graph *g, lathe_value_id x) {
     return lathe_match_dim_equal(g, v->dims[0], g->values[g->inputs[0]].dims[0]);
 }
 
+/* The source has them in 8 bits or fewer: in f32 they would be four times as large. */
+static bool are_bytes(const struct lathe_weight_reader *weights) {
+    for (uint32_t i = 0; i < weights->part_count; i++)
+        if (!weights->parts[i].scaled || lathe_dtype_bytes(weights->parts[i].dtype) > 1)
+            return false;
+    return true;
+}
+
 /* NULL when the layer can and should be in 8 bits, else why not. */
 static const char *why_not(struct lathe_pass_ctx *ctx, lathe_node_id n, const struct lathe_weight_reader *weights,
                            char *buffer, size_t size) {
     const struct lathe_graph *g = ctx->graph;
     const struct lathe_calibration_input *seen =
         lathe_calibration_of(ctx->options->quantize->calibration, g->nodes[n].in[0]);
-    if (weights->n < MIN_N || weights->k < MIN_K) {
+    if ((weights->n < MIN_N || weights->k < MIN_K) && !are_bytes(weights)) {
         snprintf(buffer, size, "small: %lld x %lld, 8 bits pay from %d x %d on", (long long)weights->k,
                  (long long)weights->n, MIN_K, MIN_N);
         return buffer;
@@ -58,7 +69,7 @@ static const char *why_not(struct lathe_pass_ctx *ctx, lathe_node_id n, const st
         snprintf(buffer, size, "sums over %lld products could leave 32 bits (limit %d)", (long long)weights->k, MAX_K);
         return buffer;
     }
-    if (runs_once(g, g->nodes[n].in[0]) && weights->k * weights->n < ONCE_WEIGHTS)
+    if (runs_once(g, g->nodes[n].in[0]) && !are_bytes(weights) && weights->k * weights->n < ONCE_WEIGHTS)
         return "runs on one row a sequence: little work, and close to the output";
     if (!seen || seen->rows < 1)
         return "the calibration has no row for it";
@@ -154,9 +165,14 @@ static void convert(struct lathe_pass_ctx *ctx, lathe_node_id n, const struct la
     struct lathe_graph *g = ctx->graph;
     lathe_value_id old = g->nodes[n].in[1];
     lathe_value_id residual = g->nodes[n].n_in > 3 ? g->nodes[n].in[3] : LATHE_NONE;
-    lathe_value_id in[7] = {
-        g->nodes[n].in[0], s->w,      s->w_scale, s->w_sum, shifted_bias(g, n, columns, s->layer.shift),
-        residual,          s->x_scale};
+    lathe_value_id bias = g->nodes[n].n_in > 2 ? g->nodes[n].in[2] : LATHE_NONE;
+    lathe_value_id in[7] = {g->nodes[n].in[0],
+                            s->w,
+                            s->w_scale,
+                            s->w_sum,
+                            s->reused ? bias : shifted_bias(g, n, columns, s->layer.shift),
+                            residual,
+                            s->x_scale};
     uint32_t n_in = s->x_scale != LATHE_NONE ? 7 : residual != LATHE_NONE ? 6 : 5;
     lathe_node_set_op(g, n, LATHE_OP_LINEAR_Q8);
     lathe_node_set_inputs(g, n, in, n_in);
@@ -178,12 +194,17 @@ static void tell_quantized(struct lathe_pass_ctx *ctx, lathe_node_id n, const st
                            unsigned bits) {
     const struct lathe_calibration_input *seen =
         lathe_calibration_of(ctx->options->quantize->calibration, ctx->graph->nodes[n].in[0]);
-    char scheme[96], why[256], smoothing[48] = "";
+    char scheme[96], why[512], smoothing[48] = "", weights[256];
     snprintf(scheme, sizeof scheme, "s8 weights a column, u%u inputs a row", bits);
     if (s->layer.x_scale)
         snprintf(smoothing, sizeof smoothing, ", smoothed with alpha %g", s->layer.alpha);
-    snprintf(why, sizeof why, "input %.4g to %.4g over %lld rows%s, %.2g %% of the weights at the end of their range",
-             (double)seen->low, (double)seen->high, (long long)seen->seen, smoothing, 100 * s->layer.clipped);
+    if (s->reused)
+        snprintf(weights, sizeof weights, "weights reused: integers and scales of the source");
+    else
+        snprintf(weights, sizeof weights, "%.2g %% of the weights at the end of their range%s%s",
+                 100 * s->layer.clipped, s->rounded[0] ? ", the source's own rounded anew: " : "", s->rounded);
+    snprintf(why, sizeof why, "input %.4g to %.4g over %lld rows%s, %s", (double)seen->low, (double)seen->high,
+             (long long)seen->seen, smoothing, weights);
     tell(ctx, n, scheme, s->layer.error, true, why);
 }
 
@@ -200,6 +221,11 @@ static enum lathe_status quantize(struct lathe_pass_ctx *ctx, struct lathe_quant
                                          .jobs = ctx->options->quantize->jobs};
     if (!s->done) {
         if (!pool_samples(ctx, list, count, s))
+            return lathe_fail(ctx->diag, LATHE_MSG_NO_MEMORY, "quantize_linear: out of memory");
+        enum lathe_reuse reuse =
+            lathe_reuse_weights(weights, narrow ? 64 : 128, g->arena, &s->layer, s->rounded, sizeof s->rounded);
+        s->reused = settings.given = reuse == LATHE_REUSE_WEIGHTS;
+        if (s->reused && !s->layer.w)
             return lathe_fail(ctx->diag, LATHE_MSG_NO_MEMORY, "quantize_linear: out of memory");
         LATHE_TRY(lathe_quantize_weights(weights, &s->pooled, &settings, g->arena, &s->layer, ctx->diag));
         s->done = true;
@@ -252,6 +278,14 @@ static struct lathe_quantized_weight *weight_of(struct lathe_quantize_log *log, 
     log->weights[log->weight_count] =
         (struct lathe_quantized_weight){.weight = weight, .transposed = transposed, .w = LATHE_NONE};
     return &log->weights[log->weight_count++];
+}
+
+bool lathe_weight_is_reused(const struct lathe_pass_options *options, lathe_value_id w) {
+    const struct lathe_quantize_log *log = options && options->quantize ? options->quantize->log : NULL;
+    for (uint32_t i = 0; log && i < log->weight_count; i++)
+        if (log->weights[i].w == w && log->weights[i].reused)
+            return true;
+    return false;
 }
 
 enum lathe_status lathe_pass_quantize_linear(struct lathe_pass_ctx *ctx) {

@@ -147,6 +147,11 @@ static void choose_scales(const struct rounding *j, const float *w, float scale[
     }
 }
 
+static void given_scales(const struct rounding *j, int64_t first, float scale[LANES]) {
+    for (int64_t c = 0; c < LANES; c++)
+        scale[c] = first + c < j->n ? j->out->w_scale[first + c] : 1;
+}
+
 /* Rounds w (in units of its scale) to q; e[rows][16] becomes X (q - w). */
 static void round_block(const struct rounding *j, const float *w, float *q, float *e) {
     float limit = (float)j->settings->weight_max;
@@ -241,13 +246,22 @@ static void round_blocks(void *user, const struct lathe_team *team) {
     for (int64_t b = begin; b < end; b++) {
         float scale[LANES];
         read_block(j->weights, b * LANES, j->unscale, q, w);
-        choose_scales(j, w, scale);
+        if (j->settings->given)
+            given_scales(j, b * LANES, scale);
+        else
+            choose_scales(j, w, scale);
         for (int64_t i = 0; i < j->k; i++)
             for (int c = 0; c < LANES; c++)
                 w[i * LANES + c] *= 1 / scale[c];
-        round_block(j, w, q, e);
+        if (j->settings->given) {
+            memset(e, 0, (size_t)j->rows * LANES * sizeof *e);
+            memcpy(q, w, (size_t)j->k * LANES * sizeof *q);
+        } else {
+            round_block(j, w, q, e);
+        }
         judge_block(j, b * LANES, w, q, e, scale);
-        store_block(j, b * LANES, q, scale);
+        if (!j->settings->given)
+            store_block(j, b * LANES, q, scale);
     }
 }
 
@@ -452,15 +466,18 @@ enum lathe_status lathe_quantize_weights(const struct lathe_weight_reader *weigh
                                          struct lathe_q8_layer *out, struct lathe_diag *diag) {
     int64_t k = weights->k, n = weights->n;
     size_t columns = (size_t)n;
-    *out = (struct lathe_q8_layer){0};
+    if (!settings->given)
+        *out = (struct lathe_q8_layer){0};
     struct rounding j = {.weights = weights, .settings = settings, .out = out, .k = k, .n = n};
     j.held = input->rows >= 4 * HOLD_OUT ? input->rows / HOLD_OUT : input->rows;
     j.rows = j.held < input->rows ? j.held * (HOLD_OUT - 1) : input->rows;
     j.padded = j.rows + j.held;
-    out->w = lathe_arena_alloc_array(arena, columns, (size_t)k);
-    out->w_scale = lathe_arena_alloc_array(arena, columns, sizeof *out->w_scale);
-    out->w_sum = lathe_arena_alloc_array(arena, columns, sizeof *out->w_sum);
-    out->shift = lathe_arena_alloc_array(arena, columns, sizeof *out->shift);
+    if (!settings->given) {
+        out->w = lathe_arena_alloc_array(arena, columns, (size_t)k);
+        out->w_scale = lathe_arena_alloc_array(arena, columns, sizeof *out->w_scale);
+        out->w_sum = lathe_arena_alloc_array(arena, columns, sizeof *out->w_sum);
+        out->shift = lathe_arena_alloc_array(arena, columns, sizeof *out->shift);
+    }
     float *r = lathe_arena_alloc_array(arena, (size_t)k, sizeof *r);
     struct lathe_arena *own = lathe_arena_new();
     if (!own)
@@ -489,7 +506,7 @@ enum lathe_status lathe_quantize_weights(const struct lathe_weight_reader *weigh
             out->error = NAN;
             goto done;
         }
-        if (choose_smoothing(&t, row_max, r, unscale, &out->alpha)) {
+        if (!settings->given && choose_smoothing(&t, row_max, r, unscale, &out->alpha)) {
             out->x_scale = r;
             for (int64_t i = 0; i < k; i++)
                 unscale[i] = 1 / r[i];

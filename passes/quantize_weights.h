@@ -10,6 +10,7 @@ struct lathe_q8_settings {
     unsigned bits;  /* of the activations: 8 or 7 */
     int weight_max; /* 127, or 63 */
     int jobs;
+    bool given;     /* the layer has its numbers (reuse_weights.h): only its error is found */
 };
 
 /* Everything is the caller's arena's. */
@@ -24,7 +25,7 @@ struct lathe_q8_layer {
     double clipped; /* share of the weights at the ends of their range */
 };
 
-/* `out` arrays are allocated in `arena`. LATHE_INTERNAL with LATHE_MSG_NO_MEMORY when memory runs out. */
+/* `out` arrays are allocated in `arena`, unless they are given. LATHE_INTERNAL with LATHE_MSG_NO_MEMORY when memory runs out. */
 LATHE_NODISCARD enum lathe_status lathe_quantize_weights(const struct lathe_weight_reader *weights,
                                                          const struct lathe_calibration_input *input,
                                                          const struct lathe_q8_settings *settings,

@@ -3,14 +3,16 @@
  *   - a layer norm or RMS norm that only such products read: gamma and beta take the scales,
  *   - attention: its output is linear in V, so the columns of the product that makes V take them,
  *   - a product without activation or with ReLU that nothing else reads: ReLU(r y) = r ReLU(y), as r > 0.
- * Behind a norm that a residual sum reads as well, and behind GELU, the scales stay where they are. */
+ * Behind a norm that a residual sum reads as well, and behind GELU, the scales stay where they are; the scales of
+ * weights that the source has in 8 bits stay what they are. */
+#include "calibration.h"
 #include "match.h"
 
 #include "ops_enums.h"
 
 #include <string.h>
 
-enum { W_SCALE = 2, BIAS = 4, RESIDUAL = 5, X_SCALE = 6 };
+enum { W = 1, W_SCALE = 2, BIAS = 4, RESIDUAL = 5, X_SCALE = 6 };
 
 static lathe_value_id operand(const struct lathe_graph *g, lathe_node_id n, uint32_t i) {
     return i < g->nodes[n].n_in ? g->nodes[n].in[i] : LATHE_NONE;
@@ -82,10 +84,12 @@ static bool into_norm(struct lathe_graph *g, lathe_node_id n, uint32_t gamma, bo
 }
 
 /* Columns [at, at + count) of what n computes. */
-static bool into_product(struct lathe_graph *g, lathe_node_id n, int64_t at, const float *r, int64_t count) {
+static bool into_product(struct lathe_pass_ctx *ctx, lathe_node_id n, int64_t at, const float *r, int64_t count) {
+    struct lathe_graph *g = ctx->graph;
     int64_t activation = attr(g, n, LATHE_ATTR_ACTIVATION, LATHE_ACT_NONE), columns;
     lathe_value_id bias = operand(g, n, BIAS);
     if (g->nodes[n].op != LATHE_OP_LINEAR_Q8 || operand(g, n, RESIDUAL) != LATHE_NONE ||
+        lathe_weight_is_reused(ctx->options, operand(g, n, W)) ||
         (activation != LATHE_ACT_NONE && activation != LATHE_ACT_RELU) ||
         !lathe_value_dim_is(g, g->nodes[n].out[0], -1, &columns) || at < 0 || at + count > columns ||
         !is_vector(g, operand(g, n, W_SCALE), columns) || (bias != LATHE_NONE && !is_vector(g, bias, columns)))
@@ -100,7 +104,8 @@ static bool apart(int64_t a, int64_t a_count, int64_t b, int64_t b_count) {
     return a + a_count <= b || b + b_count <= a;
 }
 
-static bool into_attention(struct lathe_graph *g, lathe_node_id n, const float *r, int64_t count) {
+static bool into_attention(struct lathe_pass_ctx *ctx, lathe_node_id n, const float *r, int64_t count) {
+    struct lathe_graph *g = ctx->graph;
     int64_t heads = attr(g, n, LATHE_ATTR_HEADS, 0), d = attr(g, n, LATHE_ATTR_HEAD_DIM, 0);
     int64_t dv = attr(g, n, LATHE_ATTR_V_HEAD_DIM, d), kv_heads = attr(g, n, LATHE_ATTR_KV_HEADS, heads);
     int64_t v_at = attr(g, n, LATHE_ATTR_V_OFFSET, 0);
@@ -119,11 +124,12 @@ static bool into_attention(struct lathe_graph *g, lathe_node_id n, const float *
         if (i > 1 || !apart(at, heads * d, v_at, count))
             return false;
     }
-    return product != LATHE_NONE && into_product(g, product, v_at, r, count);
+    return product != LATHE_NONE && into_product(ctx, product, v_at, r, count);
 }
 
 /* The producer of v gives it multiplied by r. */
-static bool into_producer(struct lathe_graph *g, lathe_value_id v, const float *r, int64_t count) {
+static bool into_producer(struct lathe_pass_ctx *ctx, lathe_value_id v, const float *r, int64_t count) {
+    struct lathe_graph *g = ctx->graph;
     lathe_node_id n = g->values[v].producer;
     if (n == LATHE_NONE || g->nodes[n].out[0] != v)
         return false;
@@ -136,9 +142,9 @@ static bool into_producer(struct lathe_graph *g, lathe_value_id v, const float *
         return into_norm(g, n, 2, true, r, count);
     case LATHE_OP_ATTENTION:
     case LATHE_OP_ATTENTION_ROWS:
-        return into_attention(g, n, r, count);
+        return into_attention(ctx, n, r, count);
     case LATHE_OP_LINEAR_Q8:
-        return into_product(g, n, 0, r, count);
+        return into_product(ctx, n, 0, r, count);
     default:
         return false;
     }
@@ -150,7 +156,7 @@ enum lathe_status lathe_pass_smooth_activations(struct lathe_pass_ctx *ctx) {
     lathe_node_id *list = lathe_match_nodes(ctx, LATHE_OP_LINEAR_Q8, &count);
     for (uint32_t i = 0; i < count; i++) {
         lathe_value_id x = g->nodes[list[i]].in[0], scale = common_scale(g, x);
-        if (scale == LATHE_NONE || !into_producer(g, x, g->values[scale].data, lathe_value_count(g, scale)))
+        if (scale == LATHE_NONE || !into_producer(ctx, x, g->values[scale].data, lathe_value_count(g, scale)))
             continue;
         for (uint32_t k = 0; k < g->values[x].use_count; k++)
             if (operand(g, g->values[x].uses[k], X_SCALE) != LATHE_NONE)

@@ -1,0 +1,86 @@
+#include "reuse_weights.h"
+
+#include <math.h>
+#include <stdio.h>
+
+/* The axis of the stored matrix that K runs along. */
+static int k_axis(const struct lathe_weight_part *p) {
+    return p->transposed ? 1 : 0;
+}
+
+static int number_at(const struct lathe_weight_part *p, int64_t i) {
+    return p->dtype == LATHE_I8 ? ((const int8_t *)p->data)[i] : ((const uint8_t *)p->data)[i];
+}
+
+static bool is_bytes(const struct lathe_weight_part *p) {
+    return p->scaled && (p->dtype == LATHE_I8 || p->dtype == LATHE_U8);
+}
+
+/* Columns of one part. False with *low and *high, the range of number - zero, when that does not fit. */
+static bool take_part(const struct lathe_weight_reader *r, const struct lathe_weight_part *p, int most,
+                      struct lathe_q8_layer *out, int *low, int *high) {
+    const struct lathe_weight_grid *g = &p->grid;
+    int axis = k_axis(p);
+    *low = *high = 0;
+    for (int64_t c = 0; c < p->columns; c++) {
+        int64_t cell = axis ? lathe_weight_cell(g, c, 0) : lathe_weight_cell(g, 0, c);
+        int zero = (int)lathe_weight_zero_at(g, cell);
+        int8_t *to = out->w + (p->at + c) * r->k;
+        int32_t sum = 0;
+        for (int64_t k = 0; k < r->k; k++) {
+            int v = number_at(p, axis ? c * r->k + k : k * p->columns + c) - zero;
+            *low = v < *low ? v : *low;
+            *high = v > *high ? v : *high;
+            to[k] = (int8_t)v;
+            sum += v;
+        }
+        out->w_scale[p->at + c] = lathe_weight_scale_at(g, cell);
+        out->w_sum[p->at + c] = sum;
+    }
+    return *low >= -most && *high <= (most > 127 ? 127 : most);
+}
+
+enum lathe_reuse lathe_reuse_weights(const struct lathe_weight_reader *weights, int most, struct lathe_arena *arena,
+                                     struct lathe_q8_layer *out, char *why, size_t size) {
+    uint32_t bytes = 0;
+    size_t n = (size_t)weights->n;
+    *out = (struct lathe_q8_layer){0};
+    for (uint32_t i = 0; i < weights->part_count; i++)
+        bytes += is_bytes(&weights->parts[i]);
+    if (bytes == 0)
+        return LATHE_REUSE_NONE;
+    if (bytes < weights->part_count) {
+        snprintf(why, size, "only a part of the joined weight is in 8 bits");
+        return LATHE_REUSE_REFUSED;
+    }
+    for (uint32_t i = 0; i < weights->part_count; i++) {
+        const struct lathe_weight_part *p = &weights->parts[i];
+        if (p->grid.step[k_axis(p)]) {
+            snprintf(why, size, "its scales differ along a column (blocks of %lld)",
+                     (long long)p->grid.block[k_axis(p)]);
+            return LATHE_REUSE_REFUSED;
+        }
+    }
+    out->w = lathe_arena_alloc_array(arena, n, (size_t)weights->k);
+    out->w_scale = lathe_arena_alloc_array(arena, n, sizeof *out->w_scale);
+    out->w_sum = lathe_arena_alloc_array(arena, n, sizeof *out->w_sum);
+    out->shift = lathe_arena_alloc_array(arena, n, sizeof *out->shift);
+    if (!out->w || !out->w_scale || !out->w_sum || !out->shift) {
+        out->w = NULL;
+        return LATHE_REUSE_WEIGHTS;
+    }
+    for (uint32_t i = 0; i < weights->part_count; i++) {
+        int low, high;
+        if (!take_part(weights, &weights->parts[i], most, out, &low, &high)) {
+            snprintf(why, size, "less its zero points its integers are %d to %d, beyond %d to %d", low, high, -most,
+                     most > 127 ? 127 : most);
+            return LATHE_REUSE_REFUSED;
+        }
+    }
+    for (size_t c = 0; c < n; c++)
+        if (!isfinite(out->w_scale[c]) || out->w_scale[c] == 0) {
+            snprintf(why, size, "a scale is %g", (double)out->w_scale[c]);
+            return LATHE_REUSE_REFUSED;
+        }
+    return LATHE_REUSE_WEIGHTS;
+}

@@ -1,0 +1,16 @@
+/* Weights that the source has in 8 bits, for linear_q8 as they are: the same integers and scales, none is rounded again. */
+#ifndef LATHE_REUSE_WEIGHTS_H
+#define LATHE_REUSE_WEIGHTS_H
+
+#include "quantize_weights.h"
+
+enum lathe_reuse {
+    LATHE_REUSE_NONE,    /* they are no integers */
+    LATHE_REUSE_WEIGHTS, /* out->w, w_scale, w_sum and shift (zeros) are filled, in `arena` */
+    LATHE_REUSE_REFUSED, /* integers, but not as linear_q8 wants them: `why` says what is different */
+};
+
+/* `most` is the largest magnitude that the product takes, 128 or 64. Without memory: LATHE_REUSE_WEIGHTS with out->w NULL. */
+enum lathe_reuse lathe_reuse_weights(const struct lathe_weight_reader *weights, int most, struct lathe_arena *arena,
+                                     struct lathe_q8_layer *out, char *why, size_t size);
+#endif
