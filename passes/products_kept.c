@@ -5,9 +5,9 @@
 static const char *why_kept(enum lathe_op op) {
     switch (op) {
     case LATHE_OP_MATMUL_NBITS:
-        return "n-bit weights as the source has them, sums in f32";
+        return "reused: n-bit weights as the source has them, sums in f32";
     case LATHE_OP_MATMUL_INTEGER:
-        return "an integer product as the source has it";
+        return "reused: an integer product as the source has it";
     case LATHE_OP_MATMUL:
     case LATHE_OP_GEMM:
         return "no linear layer: the near misses tell why";

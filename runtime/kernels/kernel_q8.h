@@ -9,7 +9,7 @@
  * NaN.
  *
  * Weights w [k][n] lie in packing S8_N16K4: panels of 16 columns, [k/4][16][4], k padded with zeros to a multiple of 4
- * and n to 16. Values of -127 to 127. Sums fit 32 bits up to k = LATHE_Q8_MAX_K. */
+ * and n to 16. Values of -128 to 127. Sums fit 32 bits up to k = LATHE_Q8_MAX_K. */
 #ifndef LATHE_KERNEL_Q8_H
 #define LATHE_KERNEL_Q8_H
 

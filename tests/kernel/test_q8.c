@@ -215,7 +215,7 @@ static void one_tile(const struct gemm_row *row, size_t m, size_t n, size_t k, b
     for (size_t i = 0; i < m * lda; i++)
         a[i] = (uint8_t)(extreme ? (test_below(8) ? top : 0) : test_below(top + 1));
     for (size_t i = 0; i < k * n; i++)
-        w[i] = (int8_t)(extreme ? (i % n % 2 ? 127 : -127) : (int)test_below(255) - 127);
+        w[i] = (int8_t)(extreme ? (i % n % 2 ? 127 : -128) : (int)test_below(256) - 128);
     memcpy(before, sums, (m * ldc + 1) * 4);
     lathe_pack_s8_n16k4(w, k, n, n, false, 0, panels, b);
     struct lathe_gemm_q8_tile tile = {

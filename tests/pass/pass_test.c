@@ -45,7 +45,7 @@ void pass_case_run(const struct pass_case *c) {
     struct lathe_diag diag = {0};
     struct lathe_report *report = lathe_report_new();
     struct lathe_arena *scratch = lathe_arena_new();
-    struct lathe_pass_options options = {0};
+    struct lathe_pass_options options = {.int8 = c->int8};
     struct lathe_text text = {0}, json = {0};
     char names[256];
     bool failed = false;

@@ -10,6 +10,7 @@ struct pass_case {
     const char *passes; /* names, separated by blanks, run in this order */
     const char *graph;  /* text form */
     const char *expect; /* "layer_norm=1 sub=0": nodes of an operator; "missed:text" and "text:..." one a line */
+    bool int8;          /* as for --precision int8 */
 };
 
 /* Runs the cases as one group of tests; the exit status. */
