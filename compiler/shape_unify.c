@@ -181,6 +181,31 @@ enum lathe_status lathe_shape_equal(struct shape_ctx *c, lathe_dim a, lathe_dim 
     return LATHE_OK;
 }
 
+/* a = min(s, limit) beside b = s, a plain symbol: the two only broadcast while s <= limit. It is so where a slice [0,
+ * seq) of a table of positions, or of constant position ids, is added to something of length seq. */
+static bool bound_by_cut(struct shape_ctx *c, lathe_dim a, lathe_dim b) {
+    struct lathe_dims *t = c->g->dims;
+    struct lathe_dim_term term;
+    uint32_t symbol = lathe_shape_plain_symbol(c->g, b);
+    int64_t limit;
+    if (symbol == UINT32_MAX || lathe_dim_term_count(t, a) != 1)
+        return false;
+    lathe_dim_term_at(t, a, 0, &term);
+    if (term.factor != 1 || term.atom_count != 1 || term.atoms[0].kind != LATHE_ATOM_MIN)
+        return false;
+    lathe_dim x = lathe_dim_resolve(t, term.atoms[0].a), y = lathe_dim_resolve(t, term.atoms[0].b);
+    if (!(x == b && lathe_dim_is_const(t, y, &limit)) && !(y == b && lathe_dim_is_const(t, x, &limit)))
+        return false;
+    if (limit < 2 || limit < lathe_dim_lower(t, b))
+        return false;
+    lathe_dims_symbol_bound(t, symbol, lathe_dim_lower(t, b), limit);
+    char text[512];
+    snprintf(text, sizeof text, "axis '%s' is at most %" PRId64 ", the positions at node '%s'",
+             lathe_dims_symbol_name(t, symbol), limit, c->g->nodes[c->n].name);
+    lathe_graph_add_note(c->g, NULL, c->g->nodes[c->n].name, text);
+    return true;
+}
+
 enum lathe_status lathe_shape_broadcast_dim(struct shape_ctx *c, lathe_dim a, lathe_dim b, lathe_dim *out) {
     struct lathe_dims *t = c->g->dims;
     int64_t value_a, value_b;
@@ -199,6 +224,10 @@ enum lathe_status lathe_shape_broadcast_dim(struct shape_ctx *c, lathe_dim a, la
     if ((const_a && const_b) ||
         (lathe_dim_lower(t, a) > 1 && lathe_dim_lower(t, b) > 1 && lathe_dim_proved_ne(t, a, b)))
         return fail_unequal(c, a, b, true);
+    if (bound_by_cut(c, a, b) || bound_by_cut(c, b, a)) {
+        *out = lathe_dim_resolve(t, a);
+        return LATHE_OK;
+    }
     /* n and n + 1: a size of 1 might broadcast, but no source means that; a mask is for other tokens than the ids */
     lathe_dim difference = lathe_dim_sub(t, a, b);
     if (!const_a && !const_b && difference != LATHE_DIM_NONE && lathe_dim_is_const(t, difference, &value_a))

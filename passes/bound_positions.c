@@ -1,7 +1,7 @@
 /* A table that is looked up by position bounds the length: its rows minus the offset of the first position. RoBERTa's
- * 514 rows from position 2 on serve 512 tokens. So does a slice [0, seq) of a table, or of constant position ids, that
- * is then added to something of length seq: min(seq, rows) must be seq. The bound of the symbol becomes the artifact's
- * max_length, and a run that asks for more is refused before it starts. */
+ * 514 rows from position 2 on serve 512 tokens. The bound of the symbol becomes the artifact's max_length, and a run
+ * that asks for more is refused before it starts. (A slice [0, seq) of a table bounds it where shapes are derived
+ * already: shape_unify.c.) */
 #include "pass.h"
 
 #include "positions.h"
@@ -55,51 +55,11 @@ static bool bound_by_table(struct lathe_pass_ctx *ctx, lathe_node_id n) {
     return room >= 0 && narrow(ctx, symbol, room / factor, n, "positions in a table of that many rows or a few more");
 }
 
-/* d = min(s, limit) with the plain symbol s. */
-static bool is_cut(const struct lathe_graph *g, lathe_dim d, lathe_dim s, int64_t *limit, uint32_t *symbol) {
-    struct lathe_dim_term term;
-    if (lathe_dim_term_count(g->dims, d) != 1)
-        return false;
-    lathe_dim_term_at(g->dims, d, 0, &term);
-    if (term.factor != 1 || term.atom_count != 1 || term.atoms[0].kind != LATHE_ATOM_MIN)
-        return false;
-    lathe_dim a = term.atoms[0].a, b = term.atoms[0].b;
-    if (!lathe_dim_is_const(g->dims, b, limit)) {
-        lathe_dim swap = a;
-        a = b;
-        b = swap;
-    }
-    int64_t constant, factor = 0;
-    return lathe_dim_is_const(g->dims, b, limit) && lathe_dim_resolve(g->dims, a) == lathe_dim_resolve(g->dims, s) &&
-           one_symbol(g, a, &constant, &factor, symbol) && constant == 0 && factor == 1;
-}
-
-/* Operands of lengths s and min(s, limit) only broadcast while s <= limit. */
-static bool bound_by_broadcast(struct lathe_pass_ctx *ctx, lathe_node_id n) {
-    struct lathe_graph *g = ctx->graph;
-    bool narrowed = false;
-    for (uint32_t i = 0; i < g->nodes[n].n_in; i++)
-        for (uint32_t k = 0; k < g->nodes[n].n_in; k++) {
-            lathe_value_id a = g->nodes[n].in[i], b = g->nodes[n].in[k];
-            if (i == k || a == LATHE_NONE || b == LATHE_NONE)
-                continue;
-            for (int axis = 1; axis <= g->values[a].rank && axis <= g->values[b].rank; axis++) {
-                int64_t limit;
-                uint32_t symbol = 0;
-                if (is_cut(g, lathe_value_dim(g, a, -axis), lathe_value_dim(g, b, -axis), &limit, &symbol) && limit > 1)
-                    narrowed |= narrow(ctx, symbol, limit, n, "a slice of that many positions");
-            }
-        }
-    return narrowed;
-}
-
 enum lathe_status lathe_pass_bound_positions(struct lathe_pass_ctx *ctx) {
     struct lathe_graph *g = ctx->graph;
     LATHE_FOR_NODES(g, n) {
         if (g->nodes[n].op == LATHE_OP_GATHER)
             ctx->changes += bound_by_table(ctx, n);
-        else if (lathe_op_info(g->nodes[n].op)->flags & LATHE_OPF_PAIRWISE)
-            ctx->changes += bound_by_broadcast(ctx, n);
     }
     return LATHE_OK;
 }

@@ -243,6 +243,21 @@ static void axes_are_unified(void **state) {
     lathe_graph_free(&g);
 }
 
+/* Positions cut from a table bound the length; what follows may count on it, here that 4 - s is not negative. */
+static void a_cut_bounds_the_length(void **state) {
+    struct lathe_graph *g = graph_from(
+        "input %a : f32[b, s]\nconst %p : f32[1, 4] = {1, 2, 3, 4}\nconst %r : f32[8] = {1, 2, 3, 4, 5, 6, 7, 8}\n"
+        "const %one : i64[] = {1}\nconst %four : i64[1] = {4}\nconst %at : i64[1] = {0}\n"
+        "%shape : i64[2] = shape(%a)\n%c : f32[1, min(s, 4)] = slice(%p) {axes=[1], starts=[0], ends=<min(s, 4)>, "
+        "steps=[1]}\n%y : f32[b, s] = add(%a, %c)\n%s0 : i64[] = gather(%shape, %one) {axis=0}\n"
+        "%s1 : i64[1] = reshape(%s0)\n%low : i64[1] = sub(%four, %s1)\n%high : i64[1] = add(%four, %s1)\n"
+        "%z : f32[2*s] = slice(%r, %low, %high, %at)\noutput %z as \"z\"\n");
+    assert_int_equal(lathe_dim_upper(g->dims, lathe_value_dim(g, value_of(g, "a"), 1)), 4);
+    assert_int_equal(lathe_value_dim(g, value_of(g, "y"), 1), lathe_value_dim(g, value_of(g, "a"), 1));
+    assert_int_equal(g->note_count, 1);
+    lathe_graph_free(&g);
+}
+
 static void symbols_beside_constants_are_baked(void **state) {
     struct lathe_graph *g = graph_from("input %a : f32[b, s]\nconst %p : f32[1, 4] = {1, 2, 3, 4}\n"
                                        "%y : f32[b, 4] = add(%a, %p) \"positions\"\n");
@@ -316,6 +331,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(results),
         cmocka_unit_test(axes_are_unified),
+        cmocka_unit_test(a_cut_bounds_the_length),
         cmocka_unit_test(symbols_beside_constants_are_baked),
         cmocka_unit_test(baked_reshapes),
         cmocka_unit_test(split_becomes_slices),
