@@ -138,6 +138,8 @@ enum lathe_status lathe_artifact_json(const struct lathe_artifact *a, const char
     put(o, "precision", json_string("f32"));
     put(o, "max_batch", json_integer(lathe_artifact_max_batch(a)));
     put(o, "max_length", json_integer(lathe_artifact_max_length(a)));
+    put(o, "placement", json_string(lathe_placement_name(lathe_artifact_placement(a))));
+    put(o, "cores", lathe_artifact_cores(a) ? json_integer(lathe_artifact_cores(a)) : json_null());
     put(o, "inputs", ports(a, true));
     put(o, "outputs", ports(a, false));
     put(o, "labels", labels(a));

@@ -5,6 +5,7 @@
 #include "pass.h"
 #include "printable.h"
 #include "report_data.h"
+#include "session_args.h"
 #include "write_file.h"
 
 #include <stdio.h>
@@ -22,8 +23,8 @@ struct request {
     struct lathe_compile_options options;
     struct lathe_words args, expect, disable, reports, buckets;
     struct lathe_labels labels;
-    const char *labels_file, *pooling, *tokenizer;
-    int64_t compress, jobs;
+    const char *labels_file, *pooling, *tokenizer, *placement;
+    int64_t compress, jobs, cores;
     bool json, explain, verbose, verify, no_verify, normalize, has_min_cosine;
 };
 
@@ -184,6 +185,8 @@ static enum lathe_status prepare(struct request *q, struct lathe_diag *diag) {
     o->expect_count = q->expect.count;
     o->disabled = q->disable.at;
     o->disabled_count = q->disable.count;
+    o->placement = lathe_placement_of(q->placement);
+    o->cores = (unsigned)q->cores;
     o->compress_level = (int)q->compress;
     o->jobs = (int)q->jobs;
     o->stage = show_stage;
@@ -292,6 +295,14 @@ int lathe_cmd_compile(int argc, char **argv) {
          .min = 1,
          .max = 1 << 16,
          .help = "largest batch (default: from the graph and the target)"},
+        LATHE_PLACEMENT_OPTION(q.placement, "how the model lies on several cores (default: the target's)"),
+        {.name = "cores",
+         .kind = LATHE_OPTION_COUNT,
+         .into = &q.cores,
+         .value = "N",
+         .min = 1,
+         .max = LATHE_FORMAT_MAX_CORES,
+         .help = "how many cores that are (default: the target's)"},
         {.name = "expect",
          .kind = LATHE_OPTION_WORDS,
          .into = &q.expect,

@@ -150,6 +150,12 @@ static void summary(const struct lathe_artifact *a, const json_t *o, struct lath
     lathe_append_printable(out, text_of(o, "target"));
     lathe_text_append(out, ", %s%s%s\n", text_of(o, "precision"), features[0] ? ", " : "", features);
     row(out, "runs on", text_of(o, "runs_on"));
+    if (lathe_artifact_cores(a)) {
+        char cores[64];
+        snprintf(cores, sizeof cores, "%u, %s", lathe_artifact_cores(a),
+                 lathe_placement_name(lathe_artifact_placement(a)));
+        row(out, "cores", cores);
+    }
     snprintf(limit, sizeof limit, "%lld", (long long)lathe_artifact_max_batch(a));
     row(out, "max batch", limit);
     snprintf(limit, sizeof limit, "%lld", (long long)lathe_artifact_max_length(a));

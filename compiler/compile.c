@@ -106,6 +106,10 @@ static enum lathe_status check_options(struct job *j) {
     if (o->dump_after && strcmp(o->dump_after, "all") && strcmp(o->dump_after, "import"))
         LATHE_TRY(check_pass_name("--dump-after", o->dump_after, j->diag));
     LATHE_TRY(lathe_target_load(o->target ? o->target : "native", &j->target, j->diag));
+    if (o->placement)
+        j->target.placement = o->placement;
+    if (o->cores)
+        j->target.cores = o->cores;
     LATHE_TRY(choose_casts(j));
     LATHE_TRY(check_precision(j));
     if (j->target.shapes == LATHE_SHAPES_STATIC && !o->bucket_batch)

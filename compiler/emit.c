@@ -4,6 +4,7 @@
 #include "cost.h"
 #include "known_answer.h"
 #include "lower.h"
+#include "partition_steps.h"
 #include "section_checksum.h"
 #include "text.h"
 
@@ -391,6 +392,26 @@ static enum lathe_status emit_sections(struct emitter *e) {
     return check_and_answer(e);
 }
 
+/* How the plan lies on the cores of a target that has a number of them, or memory on them. */
+static enum lathe_status report_placement(const struct lathe_lowered *l, struct lathe_report *report,
+                                          struct lathe_diag *diag) {
+    const struct lathe_target *t = l->options->target;
+    struct lathe_fmt_plan head;
+    struct lathe_plan plan;
+    if (!t || (t->cores < 2 && !t->core_memory_bytes))
+        return LATHE_OK;
+    unsigned count = t->placement == LATHE_PLACEMENT_PIPELINE && t->cores ? t->cores : 1;
+    struct lathe_stage *stages = malloc(count * sizeof *stages);
+    if (!stages)
+        return lathe_fail(diag, LATHE_MSG_NO_MEMORY, "stages: out of memory");
+    lathe_cost_plan_of(l, &head, &plan);
+    enum lathe_status status = lathe_stages_make(&plan, NULL, count, stages, &count, diag);
+    if (status == LATHE_OK)
+        lathe_report_placement(report, t, stages, count);
+    free(stages);
+    return status;
+}
+
 static void predict(const struct lathe_lowered *l, struct lathe_report *report) {
     struct lathe_fmt_plan head;
     struct lathe_plan plan;
@@ -410,6 +431,8 @@ static enum lathe_status emit(struct lathe_graph *g, const struct lathe_emit_opt
     enum lathe_status status = lathe_cost_steps(&lowered) ? LATHE_OK : no_memory(&e);
     if (report)
         predict(&lowered, report);
+    if (status == LATHE_OK && report)
+        status = report_placement(&lowered, report, diag);
     if (status == LATHE_OK)
         status = lathe_artifact_file_begin(&e.file, path, diag);
     if (status == LATHE_OK)

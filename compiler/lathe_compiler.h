@@ -4,6 +4,7 @@
 
 #include "lathe_status.h"
 #include "report.h"
+#include "target.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -32,6 +33,8 @@ struct lathe_compile_options {
     const char *cast;            /* "none", "matmul", "all"; NULL: as precision and target say */
     const char *calibrate;       /* int8, auto: a folder of data; NULL: made-up inputs */
     double min_cosine;           /* 0: not given; else the least cosine of each output with the source's */
+    enum lathe_placement placement; /* default: the target's */
+    unsigned cores;              /* 0: the target's */
     int64_t max_seq, max_batch;  /* 0: from the graph and the target */
     int64_t bucket_batch, bucket_seq; /* the one shape that the plan is for; 0: bounded shapes */
     const char *external_dir;    /* NULL: none */

@@ -1,5 +1,6 @@
 /* The record of one compile: adders and the --expect conditions. The forms are report_json.c, report_text.c and
  * report_html.c. */
+#include "printable.h"
 #include "report_data.h"
 
 #include <ctype.h>
@@ -249,6 +250,41 @@ void lathe_report_cost(struct lathe_report *r, const struct lathe_target *target
 
 const char *lathe_report_cost_from(const struct lathe_report *r) {
     return r->cost.target.cost_from[0] ? r->cost.target.cost_from : r->cost.target.name;
+}
+
+bool lathe_report_stage_fits(const struct lathe_report *r, const struct lathe_stage *stage) {
+    return !r->placement.core_memory || stage->weight_bytes + stage->activation_bytes <= r->placement.core_memory;
+}
+
+void lathe_report_placement(struct lathe_report *r, const struct lathe_target *target, const struct lathe_stage *stages,
+                            unsigned count) {
+    struct lathe_stage *kept = lathe_arena_alloc_array(r->arena, count, sizeof *kept);
+    if (!kept) {
+        r->failed = true;
+        return;
+    }
+    memcpy(kept, stages, count * sizeof *kept);
+    r->placement.placement = target->placement;
+    r->placement.cores = target->cores;
+    r->placement.core_memory = target->core_memory_bytes;
+    r->placement.stages = kept;
+    r->placement.count = count;
+    for (unsigned i = 0; i < count; i++) {
+        char core[32];
+        struct lathe_text text = {0};
+        if (lathe_report_stage_fits(r, &kept[i]))
+            continue;
+        snprintf(core, sizeof core, "core %u", i);
+        lathe_append_bytes(&text, kept[i].weight_bytes);
+        lathe_text_append(&text, " of weights and ");
+        lathe_append_bytes(&text, kept[i].activation_bytes);
+        lathe_text_append(&text, " of activations do not fit the ");
+        lathe_append_bytes(&text, target->core_memory_bytes);
+        lathe_text_append(&text, " of a core");
+        lathe_report_warning(r, "core_memory", target->placement == LATHE_PLACEMENT_PIPELINE ? core : "each core",
+                             text.failed ? "" : text.data);
+        lathe_text_free(&text);
+    }
 }
 
 void lathe_report_unverified(struct lathe_report *r, const char *what, const char *why) {

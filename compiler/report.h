@@ -53,6 +53,11 @@ struct lathe_cost_prediction;
 struct lathe_target;
 void lathe_report_cost(struct lathe_report *r, const struct lathe_target *target,
                        const struct lathe_cost_prediction *predictions, unsigned count);
+/* How the plan lies on the target's cores, and what a core holds (partition_steps.h); what does not fit its memory
+ * becomes a warning. */
+struct lathe_stage;
+void lathe_report_placement(struct lathe_report *r, const struct lathe_target *target, const struct lathe_stage *stages,
+                            unsigned count);
 bool lathe_report_failed(const struct lathe_report *r);
 /* What was recorded of the source: 64 hex digits, "" when nothing was. Borrowed. */
 const char *lathe_report_sha256(const struct lathe_report *r);

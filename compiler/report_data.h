@@ -4,6 +4,7 @@
 
 #include "arena.h"
 #include "cost.h"
+#include "partition_steps.h"
 #include "report.h"
 
 /* A growing list of records of one type. */
@@ -72,6 +73,12 @@ struct lathe_report {
         struct lathe_cost_prediction at[LATHE_COST_PREDICTIONS];
         unsigned count; /* 0: nothing is predicted */
     } cost;
+    struct {
+        enum lathe_placement placement;
+        unsigned cores, count;      /* count 0: not for several cores */
+        uint64_t core_memory;       /* on-chip bytes of a core, 0: no limit */
+        struct lathe_stage *stages; /* one a core of a pipeline; one that all cores run for replicate */
+    } placement;
     LATHE_REPORT_LIST(struct lathe_report_pass_row) passes;    /* in the order in which they ran */
     LATHE_REPORT_LIST(struct lathe_report_count) fusions;      /* sorted by name */
     LATHE_REPORT_LIST(struct lathe_report_miss) missed;        /* sorted by pattern, node */
@@ -88,6 +95,8 @@ struct lathe_report {
 
 /* The target whose figures the prediction takes. */
 const char *lathe_report_cost_from(const struct lathe_report *r);
+/* Whether the stage's weights and activations fit the on-chip memory of a core. */
+bool lathe_report_stage_fits(const struct lathe_report *r, const struct lathe_stage *stage);
 /* The text form with at most `misses` near misses, the rest only counted. */
 void lathe_report_summary(const struct lathe_report *r, unsigned misses, struct lathe_text *out);
 /* True for a name of `fusions` that the passes can count, whether it is in this report or not. */

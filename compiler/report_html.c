@@ -278,6 +278,38 @@ static void cost(const struct lathe_report *r, struct lathe_text *out) {
     lathe_text_append(out, ", not measured.</p>\n");
 }
 
+static void placement(const struct lathe_report *r, struct lathe_text *out) {
+    if (!r->placement.count)
+        return;
+    lathe_text_append(out, "<h2>Cores</h2><p>%s on ", lathe_placement_name(r->placement.placement));
+    if (r->placement.cores)
+        lathe_text_append(out, "%u cores", r->placement.cores);
+    else
+        lathe_text_append(out, "all cores");
+    lathe_text_append(out, "</p>\n");
+    open_table(out, "What a core holds", "Core|#Steps|#Predicted ms|Weights|Activations|Fits");
+    for (unsigned i = 0; i < r->placement.count; i++) {
+        const struct lathe_stage *s = &r->placement.stages[i];
+        struct lathe_text weights = {0}, activations = {0};
+        char core[16] = "each";
+        if (r->placement.placement == LATHE_PLACEMENT_PIPELINE)
+            snprintf(core, sizeof core, "%u", i);
+        lathe_append_bytes(&weights, s->weight_bytes);
+        lathe_append_bytes(&activations, s->activation_bytes);
+        lathe_text_append(out, "<tr>");
+        cell(out, "m", core);
+        count_cell(out, s->end - s->first);
+        lathe_text_append(out, "<td class=\"n\">%.3g</td>", s->cost * 1e-6);
+        cell(out, "n", weights.failed ? "" : weights.data);
+        cell(out, "n", activations.failed ? "" : activations.data);
+        cell(out, lathe_report_stage_fits(r, s) ? "k" : "k warn", lathe_report_stage_fits(r, s) ? "yes" : "no");
+        lathe_text_append(out, "</tr>\n");
+        lathe_text_free(&weights);
+        lathe_text_free(&activations);
+    }
+    close_table(out);
+}
+
 static void passes(const struct lathe_report *r, struct lathe_text *out) {
     if (!r->passes.count)
         return;
@@ -380,6 +412,7 @@ void lathe_report_html(const struct lathe_report *r, struct lathe_text *out) {
     shapes(r, out);
     steps(r, out);
     cost(r, out);
+    placement(r, out);
     passes(r, out);
     notes(r, out);
     lathe_text_append(out, "</main></body></html>\n");

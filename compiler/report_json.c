@@ -217,6 +217,29 @@ static json_t *cost(const struct lathe_report *r) {
     return o;
 }
 
+static json_t *placement(const struct lathe_report *r) {
+    if (!r->placement.count)
+        return json_null();
+    json_t *o = json_object(), *list = json_array();
+    put_text(o, "placement", lathe_placement_name(r->placement.placement));
+    put(o, "cores", r->placement.cores ? json_integer(r->placement.cores) : json_null());
+    put(o, "core_memory", r->placement.core_memory ? json_integer((json_int_t)r->placement.core_memory) : json_null());
+    put(o, "imbalance", rounded(lathe_stages_imbalance(r->placement.stages, r->placement.count)));
+    for (unsigned i = 0; i < r->placement.count; i++) {
+        const struct lathe_stage *s = &r->placement.stages[i];
+        json_t *one = json_object();
+        put_count(one, "first_step", s->first);
+        put_count(one, "end_step", s->end);
+        put(one, "predicted_ms", rounded(s->cost * 1e-6));
+        put_count(one, "weight_bytes", s->weight_bytes);
+        put_count(one, "activation_bytes", s->activation_bytes);
+        put(one, "fits", json_boolean(lathe_report_stage_fits(r, s)));
+        json_array_append_new(list, one);
+    }
+    put(o, "stages", list);
+    return o;
+}
+
 static json_t *notes(const struct lathe_report *r) {
     json_t *o = json_object();
     for (unsigned i = 0; i < r->notes.count; i++)
@@ -267,6 +290,7 @@ void lathe_report_json(const struct lathe_report *r, bool stable, struct lathe_t
     put(o, "casts", casts(r));
     put(o, "memory", memory(r));
     put(o, "cost", cost(r));
+    put(o, "placement", placement(r));
     put(o, "verification", verification(r));
     put(o, "notes", notes(r));
     if (r->failed)

@@ -204,6 +204,39 @@ static void cost(const struct lathe_report *r, struct lathe_text *out) {
     lathe_text_append(out, ", batch %lld\n", (long long)r->cost.at[0].batch);
 }
 
+static void placement(const struct lathe_report *r, struct lathe_text *out) {
+    bool pipeline = r->placement.placement == LATHE_PLACEMENT_PIPELINE;
+    if (!r->placement.count)
+        return;
+    label(out, "placement");
+    lathe_text_append(out, "%s on ", lathe_placement_name(r->placement.placement));
+    if (r->placement.cores)
+        lathe_text_append(out, "%u core%s", r->placement.cores, r->placement.cores == 1 ? "" : "s");
+    else
+        lathe_text_append(out, "all cores");
+    if (pipeline)
+        lathe_text_append(out, ", slowest stage %.1f %% over the mean",
+                          100 * lathe_stages_imbalance(r->placement.stages, r->placement.count));
+    lathe_text_append(out, "\n");
+    for (unsigned i = 0; i < r->placement.count; i++) {
+        const struct lathe_stage *s = &r->placement.stages[i];
+        label(out, "");
+        if (pipeline)
+            lathe_text_append(out, "core %u: steps %u to %u, ", i, s->first, s->end);
+        else
+            lathe_text_append(out, "each: ");
+        lathe_text_append(out, "weights ");
+        lathe_append_bytes(out, s->weight_bytes);
+        lathe_text_append(out, ", activations ");
+        lathe_append_bytes(out, s->activation_bytes);
+        if (!lathe_report_stage_fits(r, s)) {
+            lathe_text_append(out, ": does not fit the core's ");
+            lathe_append_bytes(out, r->placement.core_memory);
+        }
+        lathe_text_append(out, "\n");
+    }
+}
+
 /* Passes that changed something, and the time of all. */
 static void passes(const struct lathe_report *r, struct lathe_text *out) {
     if (!r->passes.count)
@@ -256,6 +289,7 @@ void lathe_report_summary(const struct lathe_report *r, unsigned misses, struct 
     steps(r, out);
     memory(r, out);
     cost(r, out);
+    placement(r, out);
     checks(r, out);
     for (unsigned i = 0; i < r->notes.count; i++)
         line(out, r->notes.at[i].key, r->notes.at[i].value);

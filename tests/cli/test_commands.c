@@ -168,6 +168,11 @@ static void refusals(void **state) {
         {"verify @t/none", 2, "--test-data"},
         {"run @t/none", 2, "--output-dir"},
         {"bench @t/none --seq 0", 2, "--seq"},
+        {"bench @t/none --placement ring", 2, "replicate, pipeline"},
+        {"bench @t/none --placement pipeline --instances 2", 2, "--instances"},
+        {"bench @t/none --requests 5 --threads 2", 2, "--threads"},
+        {"compile @m -o @t/x --placement ring", 2, "replicate, pipeline"},
+        {"compile @m -o @t/x --cores 0", 2, "--cores"},
         {"buckets --max 4", 2, "--lengths"},
         {"buckets --lengths @t/lengths", 2, "--max"},
         {"buckets --lengths @t/lengths --max 65", 2, "1 to 64"},
@@ -243,6 +248,84 @@ static void casts(void **state) {
             json_array_size(json_object_get(c, "list")) != (size_t)(products + tensors + constants))
             fail_msg("%s: %s", line, out);
         json_decref(o);
+    }
+}
+
+/* Of a bench on a fleet: what was asked for, times in order, stages that follow one another. */
+static void check_fleet(const char *placement, json_int_t cores, json_int_t clients, json_int_t requests) {
+    json_t *o = parse(), *stages = json_object_get(o, "stages"), *one;
+    static const char *const times[] = {"p50_ms", "p90_ms", "p95_ms", "p99_ms", "p100_ms"};
+    for (size_t i = 0; i < sizeof times / sizeof *times; i++)
+        assert_true(json_real_value(json_object_get(o, times[i])) >=
+                    (i ? json_real_value(json_object_get(o, times[i - 1])) : 1e-9));
+    assert_true(json_real_value(json_object_get(o, "throughput")) > 0);
+    assert_true(json_real_value(json_object_get(o, "imbalance")) >= 0);
+    if (strcmp(json_string_value(json_object_get(o, "placement")), placement) ||
+        json_integer_value(json_object_get(o, "cores")) != cores ||
+        json_integer_value(json_object_get(o, "clients")) != clients ||
+        (requests && json_integer_value(json_object_get(o, "requests")) != requests) ||
+        json_array_size(stages) != (size_t)cores)
+        fail_msg("%s", out);
+    size_t i;
+    json_int_t end = 0, sent = 0;
+    json_array_foreach(stages, i, one) {
+        bool first = json_integer_value(json_object_get(one, "first_step")) == 0;
+        assert_true(first || json_integer_value(json_object_get(one, "first_step")) == end);
+        end = json_integer_value(json_object_get(one, "end_step"));
+        sent += first ? json_integer_value(json_object_get(one, "requests")) : 0;
+        assert_true(json_is_boolean(json_object_get(one, "fits")));
+    }
+    assert_int_equal(sent, json_integer_value(json_object_get(o, "requests")));
+    json_decref(o);
+}
+
+/* Cores and placement from the compile's options through report, artifact and bench. */
+static void placement(void **state) {
+    (void)state;
+    put_file("cores.yaml", "extends: generic\nname: cores\ncores: 3\nplacement: pipeline\ncore_memory: 16KiB\n");
+    assert_int_equal(run("compile @m -o @t/p.lathe --target @t/cores.yaml --json"), 0);
+    json_t *o = parse(), *p = json_object_get(o, "placement"), *stages = json_object_get(p, "stages");
+    assert_string_equal(json_string_value(json_object_get(p, "placement")), "pipeline");
+    assert_int_equal(json_array_size(stages), 3);
+    assert_true(json_is_false(json_object_get(json_array_get(stages, 0), "fits")));
+    json_t *warning = json_array_get(json_object_get(o, "warnings"), 0);
+    assert_string_equal(json_string_value(json_object_get(warning, "code")), "core_memory");
+    json_decref(o);
+    assert_int_equal(run("bench @t/p.lathe --requests 60 --seq 9 --json"), 0);
+    check_fleet("pipeline", 3, 4, 60);
+    assert_int_equal(run("bench @t/p.lathe --placement replicate --cores 2 --batch 2 --seq 5 --seconds 0.05 --json"),
+                     0);
+    check_fleet("replicate", 2, 2, 0);
+    assert_int_equal(run("bench @t/p.lathe --placement pipeline --cores 1000 --requests 4"), 2);
+    assert_int_equal(run("bench @t/p.lathe --placement pipeline --cores 0-1 --clients 5 --requests 20 --json"), 0);
+    check_fleet("pipeline", 2, 5, 20);
+    assert_int_equal(run("bench @t/p.lathe --requests 10"), 0);
+    assert_non_null(strstr(out, "does not fit"));
+    assert_int_equal(run("compile @m -o @t/p.lathe --target @t/cores.yaml --placement replicate --cores 2 --json"), 0);
+    o = parse();
+    p = json_object_get(o, "placement");
+    assert_string_equal(json_string_value(json_object_get(p, "placement")), "replicate");
+    assert_int_equal(json_integer_value(json_object_get(p, "cores")), 2);
+    assert_int_equal(json_array_size(json_object_get(p, "stages")), 1);
+    json_decref(o);
+    assert_int_equal(run("inspect @t/p.lathe --json"), 0);
+    o = parse();
+    assert_string_equal(json_string_value(json_object_get(o, "placement")), "replicate");
+    assert_int_equal(json_integer_value(json_object_get(o, "cores")), 2);
+    json_decref(o);
+    assert_int_equal(run("bench @t/p.lathe --clients 3 --requests 12 --json"), 0);
+    check_fleet("replicate", 2, 3, 12);
+    /* --cores of sessions: a number, a list, a range, and what is none */
+    assert_int_equal(run("bench @t/p.lathe --cores 1 --seconds 0.01 --seq 4 --json"), 0);
+    o = parse();
+    assert_int_equal(json_integer_value(json_object_get(o, "threads")), 1);
+    json_decref(o);
+    static const char *const wrong[] = {"x", "0", "1,", "3-1", "1-2-3", "-1", "0,99999999", "1000"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        char line[128];
+        snprintf(line, sizeof line, "bench @t/p.lathe --cores %s --seconds 0.01", wrong[i]);
+        if (run(line) != 2 || !strstr(err, "--cores"))
+            fail_msg("%s: %s", line, err);
     }
 }
 
@@ -385,11 +468,11 @@ static void labels(void **state) {
 }
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(help),      cmocka_unit_test(refusals),
-                                       cmocka_unit_test(in_bf16),   cmocka_unit_test(casts),
-                                       cmocka_unit_test(whole_way), cmocka_unit_test(same_bytes),
-                                       cmocka_unit_test(tables),    cmocka_unit_test(buckets),
-                                       cmocka_unit_test(labels),    cmocka_unit_test(trial_refused)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(help),       cmocka_unit_test(refusals),     cmocka_unit_test(in_bf16),
+        cmocka_unit_test(casts),      cmocka_unit_test(whole_way),    cmocka_unit_test(placement),
+        cmocka_unit_test(same_bytes), cmocka_unit_test(tables),       cmocka_unit_test(buckets),
+        cmocka_unit_test(labels),     cmocka_unit_test(trial_refused)};
     if (argc != 4)
         return 2;
     lathe = argv[1];
