@@ -5,6 +5,9 @@
 #
 # Damaged models and artifacts, mutants of attention graphs, random encoders against ONNX's reference evaluator. It stops at
 # the first failure, whose seed it prints.
+#
+# Before that, once: 100,000 requests of four clients on each fleet, with the
+# memory watched, and a tenth of them under the thread sanitizer.
 set -uo pipefail
 . "$(dirname "$0")/../samples/setup.sh"
 cd "$top"
@@ -12,6 +15,11 @@ minutes=${1:-30} seed=${LATHE_TEST_SEED:-$(date +%s)}
 need_build_packages
 need_packages libcmocka-dev
 python_with numpy onnx==1.23.2
+soak_model=tests/models/zoo/distilbert-seqcls_ts17_sdpa/model.onnx
+build_in build -Dtests=true
+build/tests/runtime/test_fleet "$soak_model" 100000 || stop "the soak failed"
+build_in build-tsan -Dbuildtype=debugoptimized -Db_sanitize=thread -Db_lundef=false -Dtests=true
+TSAN_OPTIONS=halt_on_error=1 setarch -R build-tsan/tests/runtime/test_fleet "$soak_model" 10000 || stop "the soak under TSan failed"
 build_in build-asan -Dbuildtype=debugoptimized -Db_sanitize=address,undefined -Db_lundef=false -Dtests=true
 export ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 log=build-asan/long.log rounds=0
