@@ -104,16 +104,25 @@ static uint64_t union_bytes(struct range *ranges, size_t count) {
     return total;
 }
 
-/* What the operands of steps [first, end) of one place take up. `room` holds one range an operand of the plan. */
+static uint64_t value_bytes(const struct lathe_fmt_value *v, const int64_t *dims) {
+    int64_t sizes[LATHE_MAX_RANK];
+    for (unsigned i = 0; i < v->rank; i++)
+        sizes[i] = dims[v->dims[i]];
+    int64_t bytes = v->packing ? -1 : lathe_shape_bytes((enum lathe_dtype)v->dtype, v->rank, sizes);
+    return bytes >= 0 && (uint64_t)bytes < v->bytes ? (uint64_t)bytes : v->bytes;
+}
+
+/* What the operands of steps [first, end) of one place take up at these dims. `room` holds one range an operand of the
+ * plan. */
 static uint64_t place_bytes(const struct lathe_plan *p, const struct lathe_stage *s, enum lathe_value_place place,
-                            struct range *room) {
+                            const int64_t *dims, struct range *room) {
     size_t n = 0;
     for (uint32_t i = s->first; i < s->end; i++) {
         const struct lathe_fmt_step *f = &p->steps[i];
         for (uint32_t k = 0; k < (uint32_t)f->n_in + f->n_out; k++) {
             uint32_t v = p->operands[f->first_operand + k];
             if (v != LATHE_FORMAT_ABSENT && p->values[v].place == place)
-                room[n++] = (struct range){p->values[v].offset, p->values[v].offset + p->values[v].bytes};
+                room[n++] = (struct range){p->values[v].offset, p->values[v].offset + value_bytes(&p->values[v], dims)};
         }
     }
     return union_bytes(room, n);
@@ -122,7 +131,8 @@ static uint64_t place_bytes(const struct lathe_plan *p, const struct lathe_stage
 /* ---- stages */
 
 struct workshop {
-    int64_t *symbols, *dims, *most; /* dims at the sizes asked about, and at those that the steps' costs are for */
+    int64_t *symbols;
+    int64_t *dims, *most, *largest; /* for one sequence as asked about, for that of the steps' costs, at the maxima */
     uint64_t *costs;                /* of the pieces: the prologue, then each step */
     uint32_t *cuts;
     struct range *ranges;
@@ -147,11 +157,15 @@ static bool make_workshop(const struct lathe_plan *p, const int64_t *symbols, un
     w->symbols = malloc((h->symbol_count + 1) * sizeof *w->symbols);
     w->dims = malloc((h->dim_count + 1) * sizeof *w->dims);
     w->most = malloc((h->dim_count + 1) * sizeof *w->most);
+    w->largest = malloc((h->dim_count + 1) * sizeof *w->largest);
     w->costs = malloc(((size_t)h->step_count + 1) * sizeof *w->costs);
     w->cuts = malloc(((size_t)cores + 1) * sizeof *w->cuts);
     w->ranges = malloc(((size_t)h->operand_count + 1) * sizeof *w->ranges);
-    if (!w->symbols || !w->dims || !w->most || !w->costs || !w->cuts || !w->ranges)
+    if (!w->symbols || !w->dims || !w->most || !w->largest || !w->costs || !w->cuts || !w->ranges)
         return false;
+    for (uint32_t i = 0; i < h->symbol_count; i++)
+        w->symbols[i] = symbols ? symbols[i] : p->symbols[i].max;
+    lathe_plan_eval(p, w->symbols, false, w->largest);
     one_sequence(p, NULL, w->symbols);
     lathe_plan_eval(p, w->symbols, false, w->most);
     one_sequence(p, symbols, w->symbols);
@@ -170,6 +184,7 @@ static void free_workshop(struct workshop *w) {
     free(w->symbols);
     free(w->dims);
     free(w->most);
+    free(w->largest);
     free(w->costs);
     free(w->cuts);
     free(w->ranges);
@@ -196,8 +211,8 @@ enum lathe_status lathe_stages_make(const struct lathe_plan *p, const int64_t *s
         *s = (struct lathe_stage){.first = w.cuts[k] ? w.cuts[k] + lead : 0, .end = pieces ? w.cuts[k + 1] + lead : 0};
         for (uint32_t i = w.cuts[k]; pieces && i < w.cuts[k + 1]; i++)
             s->cost += (double)w.costs[i];
-        s->weight_bytes = place_bytes(p, s, LATHE_PLACE_CONSTANT, w.ranges);
-        s->activation_bytes = place_bytes(p, s, LATHE_PLACE_ARENA, w.ranges);
+        s->weight_bytes = place_bytes(p, s, LATHE_PLACE_CONSTANT, w.largest, w.ranges);
+        s->activation_bytes = place_bytes(p, s, LATHE_PLACE_ARENA, w.largest, w.ranges);
     }
     goto done;
 no_memory:

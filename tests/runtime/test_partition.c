@@ -116,6 +116,14 @@ static void test_stages(void **state) {
         assert_true(weights >= all[0].weight_bytes);
         assert_true(lathe_stages_imbalance(stages, count) >= 0);
     }
+    /* smaller maxima touch fewer bytes, of the same weights */
+    int64_t small[8];
+    assert_true(p->head->symbol_count <= 8);
+    for (uint32_t i = 0; i < p->head->symbol_count; i++)
+        small[i] = 2;
+    assert_int_equal(lathe_stages_make(p, small, 1, stages, &count, NULL), LATHE_OK);
+    assert_true(stages[0].activation_bytes * 4 < all[0].activation_bytes);
+    assert_int_equal(stages[0].weight_bytes, all[0].weight_bytes);
     free_built(&b);
 }
 
