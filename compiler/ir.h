@@ -170,6 +170,8 @@ int64_t lathe_constant_i64(const struct lathe_graph *g, lathe_value_id v, int64_
 /* The dim, counted from the end when negative: dim_of(g, v, -1) is the last. */
 lathe_dim lathe_value_dim(const struct lathe_graph *g, lathe_value_id v, int axis);
 bool lathe_value_dim_is(const struct lathe_graph *g, lathe_value_id v, int axis, int64_t *value);
+/* Which axis of an input runs along the tokens: -1 for ranks that have none, as images and rows of one number. */
+int lathe_input_sequence_axis(const struct lathe_graph *g, lathe_value_id v);
 /* True when both have the same rank and equal dims. */
 bool lathe_value_same_shape(const struct lathe_graph *g, lathe_value_id a, lathe_value_id b);
 

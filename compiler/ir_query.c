@@ -150,3 +150,13 @@ bool lathe_value_same_shape(const struct lathe_graph *g, lathe_value_id a, lathe
     }
     return true;
 }
+
+int lathe_input_sequence_axis(const struct lathe_graph *g, lathe_value_id v) {
+    const struct lathe_value *value = &g->values[v];
+    if (value->rank < 2 || value->rank > 3)
+        return -1;
+    /* ids of several choices [batch, choices, sequence], but boxes [batch, sequence, 4] */
+    bool choices = value->rank == 3 && !lathe_dtype_is_float(value->dtype) &&
+                   lathe_dim_plain_symbol(g->dims, lathe_value_dim(g, v, 2)) >= 0;
+    return choices ? 2 : 1;
+}
