@@ -134,6 +134,8 @@ struct workshop {
     int64_t *symbols;
     int64_t *dims, *most, *largest; /* for one sequence as asked about, for that of the steps' costs, at the maxima */
     uint64_t *costs;                /* of the pieces: the prologue, then each step */
+    uint32_t *ends;                 /* the step behind each piece */
+    uint32_t pieces;
     uint32_t *cuts;
     struct range *ranges;
 };
@@ -159,9 +161,10 @@ static bool make_workshop(const struct lathe_plan *p, const int64_t *symbols, un
     w->most = malloc((h->dim_count + 1) * sizeof *w->most);
     w->largest = malloc((h->dim_count + 1) * sizeof *w->largest);
     w->costs = malloc(((size_t)h->step_count + 1) * sizeof *w->costs);
+    w->ends = malloc(((size_t)h->step_count + 1) * sizeof *w->ends);
     w->cuts = malloc(((size_t)cores + 1) * sizeof *w->cuts);
     w->ranges = malloc(((size_t)h->operand_count + 1) * sizeof *w->ranges);
-    if (!w->symbols || !w->dims || !w->most || !w->largest || !w->costs || !w->cuts || !w->ranges)
+    if (!w->symbols || !w->dims || !w->most || !w->largest || !w->costs || !w->ends || !w->cuts || !w->ranges)
         return false;
     for (uint32_t i = 0; i < h->symbol_count; i++)
         w->symbols[i] = symbols ? symbols[i] : p->symbols[i].max;
@@ -186,40 +189,50 @@ static void free_workshop(struct workshop *w) {
     free(w->most);
     free(w->largest);
     free(w->costs);
+    free(w->ends);
     free(w->cuts);
     free(w->ranges);
+}
+
+/* The time of the partition grows with the square of the pieces: larger plans, which no model has, are cut at groups.
+ */
+#define MOST_PIECES 4096
+#define MOST_COST   1e12 /* of a step, so that no sum wraps */
+
+static void make_pieces(const struct lathe_plan *p, struct workshop *w) {
+    uint32_t steps = p->head->step_count, group = steps / MOST_PIECES + 1;
+    for (uint32_t i = 0, end; i < steps; i = end) {
+        end = i == 0 && p->head->prologue_steps > 0 ? p->head->prologue_steps : group < steps - i ? i + group : steps;
+        uint64_t cost = 0;
+        for (uint32_t k = i; k < end; k++)
+            cost += (uint64_t)llround(fmin(step_cost(p, k, w), MOST_COST));
+        w->costs[w->pieces] = cost;
+        w->ends[w->pieces++] = end;
+    }
 }
 
 enum lathe_status lathe_stages_make(const struct lathe_plan *p, const int64_t *symbols, unsigned cores,
                                     struct lathe_stage *stages, unsigned *count, struct lathe_diag *diag) {
     struct workshop w = {0};
-    uint32_t steps = p->head->step_count, prologue = p->head->prologue_steps;
-    uint32_t lead = prologue > 1 ? prologue - 1 : 0; /* steps that the first piece has beyond one */
-    uint32_t pieces = steps > lead ? steps - lead : 0;
-    enum lathe_status status = LATHE_OK;
-    *count = cores < pieces ? cores : pieces > 0 ? pieces : 1;
-    if (!make_workshop(p, symbols, cores, &w))
-        goto no_memory;
-    memset(w.costs, 0, ((size_t)steps + 1) * sizeof *w.costs);
-    for (uint32_t i = 0; i < steps; i++)
-        w.costs[i > lead ? i - lead : 0] += (uint64_t)llround(fmin(step_cost(p, i, &w), 1e15));
-    w.cuts[0] = w.cuts[1] = 0;
-    if (pieces && !lathe_partition(w.costs, pieces, *count, w.cuts))
-        goto no_memory;
-    for (unsigned k = 0; k < *count; k++) {
+    bool ok = make_workshop(p, symbols, cores, &w);
+    if (ok)
+        make_pieces(p, &w);
+    *count = cores < w.pieces ? cores : w.pieces > 0 ? w.pieces : 1;
+    if (ok && w.pieces)
+        ok = lathe_partition(w.costs, w.pieces, *count, w.cuts);
+    for (unsigned k = 0; ok && k < *count; k++) {
         struct lathe_stage *s = &stages[k];
-        *s = (struct lathe_stage){.first = w.cuts[k] ? w.cuts[k] + lead : 0, .end = pieces ? w.cuts[k + 1] + lead : 0};
-        for (uint32_t i = w.cuts[k]; pieces && i < w.cuts[k + 1]; i++)
+        *s = (struct lathe_stage){0};
+        for (uint32_t i = w.cuts[k]; w.pieces && i < w.cuts[k + 1]; i++) {
             s->cost += (double)w.costs[i];
+            s->end = w.ends[i];
+        }
+        s->first = k ? stages[k - 1].end : 0;
         s->weight_bytes = place_bytes(p, s, LATHE_PLACE_CONSTANT, w.largest, w.ranges);
         s->activation_bytes = place_bytes(p, s, LATHE_PLACE_ARENA, w.largest, w.ranges);
     }
-    goto done;
-no_memory:
-    status = lathe_fail(diag, LATHE_MSG_NO_MEMORY, "stages: out of memory");
-done:
     free_workshop(&w);
-    return status;
+    return ok ? LATHE_OK : lathe_fail(diag, LATHE_MSG_NO_MEMORY, "stages: out of memory");
 }
 
 double lathe_stages_imbalance(const struct lathe_stage *stages, unsigned count) {

@@ -188,6 +188,35 @@ static void test_version_and_cpu(void **state) {
     must_refuse(copy, good.size, "unknown required section", 0);
 }
 
+static void test_manifest_cores(void **state) {
+    (void)state;
+    static const struct {
+        size_t at;
+        uint32_t value;
+        bool refused;
+    } rows[] = {{offsetof(struct lathe_fmt_manifest, placement), 2, false},
+                {offsetof(struct lathe_fmt_manifest, placement), 3, true},
+                {offsetof(struct lathe_fmt_manifest, cores), LATHE_FORMAT_MAX_CORES, false},
+                {offsetof(struct lathe_fmt_manifest, cores), LATHE_FORMAT_MAX_CORES + 1, true},
+                {offsetof(struct lathe_fmt_manifest, core_memory), 77, false},
+                {offsetof(struct lathe_fmt_manifest, reserved), 1, true}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct lathe_artifact *a = NULL;
+        memcpy(copy, good.bytes, good.size);
+        memcpy(copy + section(LATHE_SECTION_MANIFEST)->offset + rows[i].at, &rows[i].value, sizeof rows[i].value);
+        seal(copy);
+        if (rows[i].refused) {
+            must_refuse(copy, good.size, "manifest", rows[i].at);
+            continue;
+        }
+        assert_int_equal(lathe_artifact_open_memory(copy, good.size, NULL, &a, NULL), LATHE_OK);
+        assert_int_equal(lathe_artifact_placement(a), i == 0 ? LATHE_PLACEMENT_PIPELINE : LATHE_PLACEMENT_REPLICATE);
+        assert_int_equal(lathe_artifact_cores(a), i == 2 ? LATHE_FORMAT_MAX_CORES : 0);
+        assert_int_equal(lathe_artifact_core_memory(a), i == 4 ? 77 : 0);
+        lathe_artifact_close(&a);
+    }
+}
+
 /* Mutations under right checksums: refused, or run without touching what is not theirs (ASan watches). */
 static void test_sealed(void **state) {
     (void)state;
@@ -239,6 +268,15 @@ static void test_sealed(void **state) {
             }
             ran += lathe_session_run(session, NULL) == LATHE_OK;
         }
+        struct lathe_fleet *fleet = NULL;
+        if (opened % 4 == 0 &&
+            lathe_fleet_new(a, &(struct lathe_fleet_options){.placement = LATHE_PLACEMENT_PIPELINE, .cores = 3}, &fleet,
+                            &why) == LATHE_OK) {
+            struct lathe_request *r = lathe_fleet_take(fleet);
+            (void)!lathe_request_run(r, NULL);
+            lathe_request_release(&r);
+        }
+        lathe_fleet_close(&fleet);
         lathe_session_close(&session);
         lathe_artifact_close(&a);
     }
@@ -248,8 +286,9 @@ static void test_sealed(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_flips), cmocka_unit_test(test_lengths),         cmocka_unit_test(test_noise),
-        cmocka_unit_test(test_paths), cmocka_unit_test(test_version_and_cpu), cmocka_unit_test(test_sealed),
+        cmocka_unit_test(test_flips),  cmocka_unit_test(test_lengths),         cmocka_unit_test(test_noise),
+        cmocka_unit_test(test_paths),  cmocka_unit_test(test_version_and_cpu), cmocka_unit_test(test_manifest_cores),
+        cmocka_unit_test(test_sealed),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
