@@ -271,8 +271,35 @@ static void read_source(struct work *w, unsigned index) {
     note_fill(w, s->is_select ? fill : fill / fabs(s->factor), s->is_select);
 }
 
-/* A relative bias and a mask summed before they are added: each is a source of its own. */
-static void split_sums(struct work *w) {
+/* where(c, bias, number) that is added with a number that swallows the scores: the bias is added, and c selects. */
+static bool split_select(struct work *w, struct lathe_attention_source *s) {
+    struct lathe_attention_match *m = w->m;
+    struct lathe_graph *g = m->view.graph;
+    lathe_node_id n = lathe_producer_of(g, s->value, LATHE_OP_WHERE);
+    double number;
+    if (n == LATHE_NONE)
+        return false;
+    const lathe_value_id *in = lathe_node_at(g, n)->in;
+    bool allowed = lathe_constant_uniform(g, in[2], &number);
+    if (!allowed && !lathe_constant_uniform(g, in[1], &number))
+        return false;
+    struct lathe_attention_source select = *s;
+    struct lathe_element e;
+    struct lathe_mask_formula f;
+    select.value = in[0];
+    select.is_select = true;
+    select.allowed = allowed;
+    select.fill = number * s->factor;
+    if (!(select.fill <= -SWALLOWS) || !source_element(m, &select, &e) ||
+        !lathe_mask_boolean(&w->reader, &e, allowed, &f) || !is_expressible(w, &f))
+        return false;
+    s->value = in[allowed ? 1 : 2];
+    m->sources[m->source_count++] = select;
+    return true;
+}
+
+/* A relative bias and a mask made one before they are added: each is a source of its own. */
+static void split_sources(struct work *w) {
     struct lathe_attention_match *m = w->m;
     struct lathe_graph *g = m->view.graph;
     for (unsigned i = 0; i < m->source_count;) {
@@ -280,14 +307,15 @@ static void split_sums(struct work *w) {
         lathe_node_id sum = lathe_producer_of(g, s->value, LATHE_OP_ADD);
         struct lathe_element e;
         struct lathe_mask_number n;
-        if (s->is_select || sum == LATHE_NONE || m->source_count == LATHE_ATTENTION_MAX_MASKS ||
-            !source_element(m, s, &e) || lathe_mask_number(&w->reader, &e, &n)) {
+        bool whole = s->is_select || m->source_count == LATHE_ATTENTION_MAX_MASKS || !source_element(m, s, &e) ||
+                     lathe_mask_number(&w->reader, &e, &n);
+        if (whole || (sum == LATHE_NONE && !split_select(w, s))) {
             i++;
-            continue;
+        } else if (sum != LATHE_NONE) {
+            m->sources[m->source_count] = *s;
+            m->sources[m->source_count++].value = lathe_node_at(g, sum)->in[1];
+            s->value = lathe_node_at(g, sum)->in[0];
         }
-        m->sources[m->source_count] = *s;
-        m->sources[m->source_count++].value = lathe_node_at(g, sum)->in[1];
-        s->value = lathe_node_at(g, sum)->in[0];
     }
 }
 
@@ -483,7 +511,7 @@ bool lathe_attention_make_masks(struct lathe_attention_match *m, lathe_node_id b
     struct work w = {.m = m, .reader = {&m->view, m->ctx->scratch}};
     bool ok;
     *why = "found positions that no causal order or window describes, expected a mask operand";
-    split_sums(&w);
+    split_sources(&w);
     if (!collect(&w))
         return false;
     w.keep_sums = loses_the_bias(&w);

@@ -71,6 +71,22 @@ static uint16_t bit(int axis) {
     return (uint16_t)(1u << axis);
 }
 
+/* A product that sums over the tokens of operand i and a mask: masked ones have no part in it. */
+static bool sums_with_mask(struct masked *m, lathe_node_id n, uint32_t i, int a) {
+    const struct lathe_graph *g = m->g;
+    const struct lathe_node *node = &g->nodes[n];
+    struct lathe_attrs attrs = lathe_node_attrs(g, n);
+    if (node->op != LATHE_OP_MATMUL || i > 1)
+        return false;
+    lathe_value_id other = node->in[1 - i];
+    bool own_swap = lathe_attr_int(&attrs, i ? LATHE_ATTR_TRANS_B : LATHE_ATTR_TRANS_A, 0) != 0;
+    bool other_swap = lathe_attr_int(&attrs, i ? LATHE_ATTR_TRANS_A : LATHE_ATTR_TRANS_B, 0) != 0;
+    int own = g->values[node->in[i]].rank - 1 - ((i == 1) != own_swap);
+    int summed = g->values[other].rank - 1 - ((i == 0) != other_swap);
+    struct lathe_row_layout layout;
+    return a == own && lathe_row_is_masking(m->region, other, &layout) && layout.token == summed;
+}
+
 /* The axes of n's output for those of operand i; false when one of them is mixed. */
 static bool axes_behind(struct masked *m, lathe_node_id n, uint32_t i, uint16_t *out) {
     const struct lathe_node *node = &m->g->nodes[n];
@@ -83,6 +99,8 @@ static bool axes_behind(struct masked *m, lathe_node_id n, uint32_t i, uint16_t 
             continue;
         /* rows of keys and values, and columns of a mask, whose weight is 0 */
         if (attention && ((a == 1 && (i == 1 || i == 2)) || (i == 4 && a == value->rank - 1)))
+            continue;
+        if (sums_with_mask(m, n, i, a))
             continue;
         int axis = lathe_row_axis(m->g, &m->region->sizes, n, i, a);
         if (axis < 0)

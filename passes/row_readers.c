@@ -26,6 +26,7 @@ static int mask_kind(const struct lathe_row_region *region, lathe_value_id v, in
     switch (node->op) {
     case LATHE_OP_CAST:
     case LATHE_OP_RESHAPE:
+    case LATHE_OP_TRANSPOSE:
     case LATHE_OP_EXPAND:
         kind = mask_kind(region, node->in[0], depth - 1, layout);
         break;
@@ -67,9 +68,11 @@ static bool masking(const struct lathe_row_region *region, lathe_value_id v, int
     if (n == LATHE_NONE)
         return false;
     const struct lathe_node *node = &g->nodes[n];
-    uint32_t operands = node->op == LATHE_OP_MUL                                                                   ? 2
-                        : node->op == LATHE_OP_CAST || node->op == LATHE_OP_RESHAPE || node->op == LATHE_OP_EXPAND ? 1
-                                                                                                                   : 0;
+    uint32_t operands = node->op == LATHE_OP_MUL ? 2
+                        : node->op == LATHE_OP_CAST || node->op == LATHE_OP_RESHAPE || node->op == LATHE_OP_TRANSPOSE ||
+                                node->op == LATHE_OP_EXPAND
+                            ? 1
+                            : 0;
     for (uint32_t i = 0; i < operands; i++) {
         struct lathe_row_layout inner;
         if (masking(region, node->in[i], depth - 1, &inner) &&
@@ -158,7 +161,25 @@ static bool is_place(const struct lathe_row_region *region, lathe_value_id v) {
            lathe_row_known_before(g, v);
 }
 
-/* A gather with an index for each sequence, in the form that exporters give to x[arange(B), index]. */
+/* The index of each sequence in integers [B,1,..], the same along all further axes. */
+static lathe_value_id index_repeated(const struct lathe_row_region *region, lathe_value_id v) {
+    const struct lathe_graph *g = region->graph;
+    for (int depth = 0; depth < MAX_DEPTH; depth++) {
+        if (g->values[v].rank < 1 || !lathe_match_dim_equal(g, g->values[v].dims[0], region->sizes.batch))
+            return LATHE_NONE;
+        if (is_place(region, v))
+            return v;
+        lathe_node_id n = g->values[v].producer;
+        if (n == LATHE_NONE || (g->nodes[n].op != LATHE_OP_EXPAND && g->nodes[n].op != LATHE_OP_TILE) ||
+            g->values[g->nodes[n].in[0]].rank != g->values[v].rank)
+            return LATHE_NONE;
+        v = g->nodes[n].in[0];
+    }
+    return LATHE_NONE;
+}
+
+/* A gather with an index for each sequence, in the form that exporters give to x[arange(B), index] or x.gather(1, i).
+ */
 static bool is_indexed_take(const struct lathe_row_region *region, lathe_node_id n, struct lathe_row_take *take) {
     struct lathe_graph *g = region->graph;
     const struct lathe_node *node = &g->nodes[n];
@@ -171,6 +192,10 @@ static bool is_indexed_take(const struct lathe_row_region *region, lathe_node_id
     else if (node->op == LATHE_OP_GATHER_ND && lathe_attr_int(&attrs, LATHE_ATTR_BATCH_DIMS, 0) == 0 &&
              layout.batch == 0 && layout.token == 1 && lathe_value_dim_is(g, node->in[1], -1, &width) && width == 2)
         take->index = index_of_pairs(region, node->in[1]);
+    else if (node->op == LATHE_OP_GATHER_ELEMENTS && layout.batch == 0 && layout.token == 1 &&
+             lathe_attr_int(&attrs, LATHE_ATTR_AXIS, 0) == 1 && lathe_value_dim_is(g, node->out[0], 1, &width) &&
+             width == 1)
+        take->index = index_repeated(region, node->in[1]);
     else
         return false;
     return is_place(region, take->index);

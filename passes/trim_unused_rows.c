@@ -317,7 +317,10 @@ static bool trim(struct lathe_pass_ctx *ctx, lathe_node_id first_take) {
 enum lathe_status lathe_pass_trim_unused_rows(struct lathe_pass_ctx *ctx) {
     struct lathe_graph *g = ctx->graph;
     LATHE_FOR_NODES(g, n) {
-        if (g->nodes[n].op != LATHE_OP_TAKE_ROWS || g->nodes[n].n_in != 2)
+        /* a position from the end, or one of each sequence, is none that attention_rows can be told */
+        struct lathe_attrs attrs = lathe_node_attrs(g, n);
+        if (g->nodes[n].op != LATHE_OP_TAKE_ROWS || g->nodes[n].n_in != 2 ||
+            lathe_attr_int(&attrs, LATHE_ATTR_START, 0) < 0)
             continue;
         if (!trim(ctx, n) || g->out_of_memory)
             return lathe_fail(ctx->diag, LATHE_MSG_NO_MEMORY, "trim_unused_rows: out of memory");

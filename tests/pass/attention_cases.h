@@ -480,6 +480,18 @@ static const struct expected attention_cases[] = {
                   "const %min : f32[] = {-1e30}\n"
                   "%s2 : f32[B, 4, S, S] = where(%p4, %s1, %min)\n" PLAIN_TAIL("s2"),
      IN_PLACE, .keys = "m", .mask = "rel/where", .masked_row = LATHE_MASKED_UNIFORM},
+    {"a bias that a mask of keys selects, and a number that swallows the scores",
+     QKV MASK_INPUT "input %rel : f32[1, 4, S, S]\nconst %min : f32[] = {-3.4e38}\n"
+                    "%mb : bool[B, S] = cast(%m) {to=9}\n%m4 : bool[B, 1, 1, S] = reshape(%mb)\n"
+                    "%am : f32[B, 4, S, S] = where(%m4, %rel, %min)\n" HEADS SCORES SCALE
+                    "%sm : f32[B, 4, S, S] = add(%ss, %am)\n" PLAIN_TAIL("sm"),
+     IN_PLACE, .keys = "m", .mask = "rel", .masked_row = LATHE_MASKED_UNIFORM},
+    {"a bias that a mask of keys selects, and a number that scores can outweigh",
+     QKV MASK_INPUT "input %rel : f32[1, 4, S, S]\nconst %min : f32[] = {-10000}\n"
+                    "%mb : bool[B, S] = cast(%m) {to=9}\n%m4 : bool[B, 1, 1, S] = reshape(%mb)\n"
+                    "%am : f32[B, 4, S, S] = where(%m4, %rel, %min)\n" HEADS SCORES SCALE
+                    "%sm : f32[B, 4, S, S] = add(%ss, %am)\n" PLAIN_TAIL("sm"),
+     IN_PLACE, .mask = "am", .masked_row = LATHE_MASKED_FLAG},
     {"soft cap and mask",
      QKV MASK_INPUT HEADS SCORES "const %cap : f32[] = {30}\n"
                                  "const %s120 : f32[] = {120}\n"

@@ -161,6 +161,19 @@ static const struct pass_case cases[] = {
      MODEL "%s : f32[batch, 1, 2] = slice(%h) {axes=[1], starts=<seq-1>, ends=<seq>, steps=[1]}\n"
            "%c : f32[batch, 2] = reshape(%s)\noutput %c as \"c\"\n",
      PACKED " take_rows=1 slice=0\ntext:values=[-1]\ntext:start=-1"},
+    {"a token at an index that is repeated along the columns", "pack_rows",
+     MODEL "%place : i64[batch] = arg_max(%ids) {axis=1, keepdims=0, select_last=0}\n"
+           "%p3 : i64[batch, 1, 1] = reshape(%place)\n%pe : i64[batch, 1, 2] = expand(%p3)\n"
+           "%s : f32[batch, 1, 2] = gather_elements(%h, %pe) {axis=1}\n%c : f32[batch, 2] = reshape(%s)\n"
+           "output %c as \"c\"\n",
+     PACKED " take_rows=1 gather_elements=0 unpack_rows=0"},
+    {"a sum by product with the mask", "pack_rows",
+     MODEL "%m3 : i64[batch, 1, seq] = reshape(%mask)\n%mf : f32[batch, 1, seq] = cast(%m3) {to=1}\n"
+           "%y : f32[batch, 1, 2] = matmul(%mf, %h)\noutput %y as \"y\"\n",
+     PACKED " unpack_rows=1 matmul=1"},
+    {"a product with something else over the tokens", "pack_rows",
+     MODEL "input %w : f32[batch, 1, seq]\n%y : f32[batch, 1, 2] = matmul(%w, %h)\noutput %y as \"y\"\n",
+     "row_map=0 attention=1\nmissed:matmul reads rows of masked tokens"},
     {"the largest over real tokens", "pack_rows",
      MODEL "%m1 : i64[batch, seq, 1] = reshape(%mask)\n%mb : bool[batch, seq, 1] = cast(%m1) {to=9}\n"
            "const %low : f32[] = {-1e9}\n%f : f32[batch, seq, 2] = where(%mb, %h, %low)\n"
@@ -207,6 +220,9 @@ static const struct pass_case trim_cases[] = {
     {"one token is read", "pack_rows trim_unused_rows drop_dead_nodes", MODEL FIRST "output %c as \"c\"\n",
      "take_rows=2 attention_rows=1 linear=2\ntext:%att : f32[batch, 2] = attention_rows\ntext:start=0\n"
      "text:%o : f32[batch, 2] = linear\ntext:%h : f32[batch, 2] = skip_layer_norm"},
+    {"a position from the end is none that the attention can be told", "pack_rows trim_unused_rows drop_dead_nodes",
+     MODEL "%s : f32[batch, 1, 2] = slice(%h) {axes=[1], starts=<seq-1>, ends=<seq>, steps=[1]}\noutput %s as \"s\"\n",
+     "take_rows=1 attention_rows=1\ntext:%att : f32[rows, 2] = attention_rows"},
     {"all tokens are read too", "pack_rows trim_unused_rows drop_dead_nodes",
      MODEL FIRST "output %c as \"c\"\noutput %h as \"h\"\n", "take_rows=1 unpack_rows=1\ntext:%att : f32[rows, 2]"},
     {"the product of Q leaves that of K and V", "pack_rows trim_unused_rows drop_dead_nodes",
