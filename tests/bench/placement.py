@@ -33,26 +33,34 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--run", default="", help="a command that runs the measurements, such as chrt -f 10")
     a = parser.parse_args()
-    short = []
-    print("| model | cores | placement | mean | p50 | p90 | p95 | p99 | requests/s | x one core | slowest stage |")
-    print("|---|---|---|---|---|---|---|---|---|---|---|")
+    short, counts = [], [int(n) for n in a.cores.split(",")]
+    print("| model | cores | replicate p50 | p95 | p99 | requests/s | x | pipeline p50 | p95 | p99 | requests/s | x | "
+          "slowest stage |")
+    print("|" + "---|" * 13)
     for named in a.artifacts:
         name, artifact = named.split("=", 1)
-        runs = [{(p, n): measure(a, artifact, p, n) for n in map(int, a.cores.split(",")) for p in LEAST if n > 1 or
-                 p == "replicate"} for _ in range(a.rounds)]
-        for p, n in runs[0]:
-            def of(key):
-                return statistics.median(r[p, n][key] for r in runs)
-            ratio = statistics.median(r[p, n]["throughput"] / r["replicate", 1]["throughput"] for r in runs)
-            slowest = f"+{100 * of('imbalance'):.1f} %" if p == "pipeline" else ""
-            times = " | ".join(f"{of(k + '_ms'):.3g}" for k in ("mean", "p50", "p90", "p95", "p99"))
-            print(f"| {name} | {n} | {p if n > 1 else ''} | {times} | {of('throughput'):.4g} | {ratio:.2f} | {slowest} |",
-                  flush=True)
-            if n == 2 and ratio < LEAST[p]:
-                short.append(f"{name}: {p} on 2 cores gives {ratio:.2f} x one core, expected {LEAST[p]}")
-            if n == 2 and p == "pipeline" and of("imbalance") >= IMBALANCE:
-                short.append(f"{name}: the slower of 2 stages is {100 * of('imbalance'):.1f} % above the mean")
-    print("\n".join(short), file=sys.stderr)
+        runs = [{(p, n): measure(a, artifact, p, n) for n in counts for p in LEAST if n > 1 or p == "replicate"}
+                for _ in range(a.rounds)]
+        for n in counts:
+            line = f"| {name} | {n} |"
+            for p in LEAST:
+                if (p, n) not in runs[0]:
+                    line += " |" * 6
+                    continue
+                middle = {key: statistics.median(r[p, n][key] for r in runs)
+                          for key in ("p50_ms", "p95_ms", "p99_ms", "throughput", "imbalance")}
+                ratio = statistics.median(r[p, n]["throughput"] / r["replicate", 1]["throughput"] for r in runs)
+                line += "".join(f" {middle[key]:.3g} |" for key in ("p50_ms", "p95_ms", "p99_ms", "throughput"))
+                line += f" {ratio:.2f} |"
+                if p == "pipeline":
+                    line += f" +{100 * middle['imbalance']:.1f} % |"
+                if n == 2 and ratio < LEAST[p]:
+                    short.append(f"{name}: {p} on 2 cores gives {ratio:.2f} x one core, expected {LEAST[p]}")
+                if n == 2 and p == "pipeline" and middle["imbalance"] >= IMBALANCE:
+                    short.append(f"{name}: the slower of 2 stages is {100 * middle['imbalance']:.1f} % above the mean")
+            print(line, flush=True)
+    for line in short:
+        print(line, file=sys.stderr)
     return bool(short)
 
 
