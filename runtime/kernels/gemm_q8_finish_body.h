@@ -36,39 +36,46 @@ static inline __attribute__((always_inline)) void q8_finish_rows(enum lathe_acti
     }
 }
 
-/* The same for whole vectors, two side by side: all that is known beforehand is out of the loop over the rows. */
-#define Q8_PAIR 2
-static inline __attribute__((always_inline)) void q8_finish_pairs(enum lathe_activation activation, bool with_residual,
-                                                                  size_t rows, size_t cols, size_t column,
-                                                                  const int32_t *sums, size_t ld, float *c, size_t ldc,
-                                                                  const struct lathe_gemm_q8_epilogue *e) {
+/* The same for whole vectors, `pair` of them side by side: all that is known beforehand is out of the loop over the
+ * rows. c is the place of column `at` of the tile, sums too. */
+static inline __attribute__((always_inline)) void
+q8_finish_vectors(enum lathe_activation activation, bool with_residual, const size_t pair, size_t rows, size_t at,
+                  const int32_t *sums, size_t ld, float *c, size_t ldc, const struct lathe_gemm_q8_epilogue *e) {
     const int32_t *zero = e->zero;
     const float *scale = e->scale, *residual = e->residual;
     size_t ldr = e->ldr;
     float alpha = e->alpha;
-    for (size_t j = 0; j < cols; j += Q8_PAIR * VN) {
-        vi w_sum[Q8_PAIR];
-        vf w_scale[Q8_PAIR], bias[Q8_PAIR];
+    vi w_sum[2];
+    vf w_scale[2], bias[2];
+    LATHE_UNROLL
+    for (size_t v = 0; v < pair; v++) {
+        w_sum[v] = vi_load(e->w_sum + at + v * VN);
+        w_scale[v] = v_load(e->w_scale + at + v * VN);
+        bias[v] = v_load(e->bias + at + v * VN);
+    }
+    for (size_t r = 0; r < rows; r++) {
+        vi z = vi_set1(zero[r]);
+        vf s = v_set1(scale[r]);
         LATHE_UNROLL
-        for (size_t v = 0; v < Q8_PAIR; v++) {
-            size_t at = column + j + v * VN;
-            w_sum[v] = vi_load(e->w_sum + at);
-            w_scale[v] = v_load(e->w_scale + at);
-            bias[v] = v_load(e->bias + at);
-        }
-        for (size_t r = 0; r < rows; r++) {
-            vi z = vi_set1(zero[r]);
-            vf s = v_set1(scale[r]);
-            LATHE_UNROLL
-            for (size_t v = 0; v < Q8_PAIR; v++) {
-                vi sum = vi_sub(vi_load(sums + r * ld + j + v * VN), vi_mul(z, w_sum[v]));
-                vf x = v_activate_coarse(activation, alpha, v_from_i32(sum) * (s * w_scale[v]) + bias[v]);
-                if (with_residual)
-                    x = x + v_load(residual + r * ldr + column + j + v * VN);
-                v_store(c + r * ldc + j + v * VN, x);
-            }
+        for (size_t v = 0; v < pair; v++) {
+            vi sum = vi_sub(vi_load(sums + r * ld + v * VN), vi_mul(z, w_sum[v]));
+            vf x = v_activate_coarse(activation, alpha, v_from_i32(sum) * (s * w_scale[v]) + bias[v]);
+            if (with_residual)
+                x = x + v_load(residual + r * ldr + at + v * VN);
+            v_store(c + r * ldc + v * VN, x);
         }
     }
+}
+
+static inline __attribute__((always_inline)) void q8_finish_whole(enum lathe_activation activation, bool with_residual,
+                                                                  size_t rows, size_t cols, size_t column,
+                                                                  const int32_t *sums, size_t ld, float *c, size_t ldc,
+                                                                  const struct lathe_gemm_q8_epilogue *e) {
+    size_t j = 0;
+    for (; j + 2 * VN <= cols; j += 2 * VN)
+        q8_finish_vectors(activation, with_residual, 2, rows, column + j, sums + j, ld, c + j, ldc, e);
+    if (j < cols)
+        q8_finish_vectors(activation, with_residual, 1, rows, column + j, sums + j, ld, c + j, ldc, e);
 }
 
 /* Sums of `cols` columns that begin at `column` of the tile. The buffer holds whole panels. */
@@ -83,17 +90,17 @@ static __attribute__((noinline)) void q8_finish(const struct lathe_gemm_q8_tile 
         return;
     }
     float *c = tile->c + column;
-    if (e->bias && cols % (Q8_PAIR * VN) == 0) {
+    if (e->bias && cols % VN == 0) {
         if (e->activation == LATHE_ACT_NONE && !e->residual) {
-            q8_finish_pairs(LATHE_ACT_NONE, false, tile->rows, cols, column, sums, ld, c, tile->ldc, e);
+            q8_finish_whole(LATHE_ACT_NONE, false, tile->rows, cols, column, sums, ld, c, tile->ldc, e);
             return;
         }
         if (e->activation == LATHE_ACT_NONE) {
-            q8_finish_pairs(LATHE_ACT_NONE, true, tile->rows, cols, column, sums, ld, c, tile->ldc, e);
+            q8_finish_whole(LATHE_ACT_NONE, true, tile->rows, cols, column, sums, ld, c, tile->ldc, e);
             return;
         }
         if (e->activation == LATHE_ACT_GELU && !e->residual) {
-            q8_finish_pairs(LATHE_ACT_GELU, false, tile->rows, cols, column, sums, ld, c, tile->ldc, e);
+            q8_finish_whole(LATHE_ACT_GELU, false, tile->rows, cols, column, sums, ld, c, tile->ldc, e);
             return;
         }
     }
