@@ -38,16 +38,9 @@ static uint8_t *thread_scratch(const struct lathe_session *s, unsigned thread) {
     return s->scratch_bytes ? s->scratch + thread * s->scratch_bytes : NULL;
 }
 
-static enum lathe_status run_step(struct lathe_session *s, uint32_t index, const struct lathe_team *team,
-                                  unsigned thread, uint8_t *scratch) {
-    const struct lathe_step_state *st = &s->steps[index];
-    if (st->op->op == LATHE_OP_RESHAPE) {
-        copy_step(st, team);
-        return LATHE_OK;
-    }
-    if (st->flags_rows && thread == 0)
-        count_flagged(s, st);
-    struct lathe_op_call call = {
+static struct lathe_op_call call_of(struct lathe_session *s, const struct lathe_step_state *st,
+                                    const struct lathe_team *team, unsigned thread, uint8_t *scratch) {
+    return (struct lathe_op_call){
         .attrs = st->attrs,
         .in = st->in,
         .out = st->out,
@@ -58,6 +51,20 @@ static enum lathe_status run_step(struct lathe_session *s, uint32_t index, const
         .scratch = scratch,
         .diag = &s->diags[thread],
     };
+}
+
+/* `prepared`: the rows that the phase before has prepared for this step, or NULL. */
+static enum lathe_status run_step(struct lathe_session *s, uint32_t index, const struct lathe_team *team,
+                                  unsigned thread, uint8_t *scratch, uint8_t *prepared) {
+    const struct lathe_step_state *st = &s->steps[index];
+    if (st->op->op == LATHE_OP_RESHAPE) {
+        copy_step(st, team);
+        return LATHE_OK;
+    }
+    if (st->flags_rows && thread == 0)
+        count_flagged(s, st);
+    struct lathe_op_call call = call_of(s, st, team, thread, scratch);
+    call.prepared = prepared;
     return st->op->run(&call);
 }
 
@@ -79,18 +86,24 @@ static void fail_step(struct lathe_session *s, uint32_t index, enum lathe_status
 static void phase(void *user, const struct lathe_team *team, unsigned index) {
     struct lathe_session *s = user;
     const struct lathe_team alone = {0, 1, NULL};
-    for (uint32_t i = s->phases[index]; i < s->phases[index + 1]; i++) {
+    const struct lathe_phase *part = &s->phases[index];
+    for (uint32_t i = part->first; i < part->end; i++) {
         const struct lathe_step_state *st = &s->steps[i];
         if (st->solo && team->index != 0)
             continue;
         if (atomic_load_explicit(&s->failed, memory_order_relaxed))
             return;
-        enum lathe_status status =
-            run_step(s, i, st->solo ? &alone : team, team->index, thread_scratch(s, team->index));
+        enum lathe_status status = run_step(s, i, st->solo ? &alone : team, team->index, thread_scratch(s, team->index),
+                                            st->prepared ? s->prepared : NULL);
         if (status != LATHE_OK) {
             fail_step(s, i, status, team->index);
             return;
         }
+    }
+    if (part->prepare != LATHE_NOTHING_TO_PREPARE) {
+        struct lathe_op_call call = call_of(s, &s->steps[part->prepare], team, team->index, NULL);
+        call.prepared = s->prepared;
+        s->steps[part->prepare].op->prepare(&call);
     }
 }
 
@@ -128,7 +141,7 @@ enum lathe_status lathe_session_steps(struct lathe_session *s, uint32_t first, u
                                       struct lathe_diag *diag) {
     const struct lathe_team alone = {0, 1, NULL};
     for (uint32_t i = first; i < end; i++) {
-        enum lathe_status status = run_step(s, i, &alone, 0, scratch ? scratch : thread_scratch(s, 0));
+        enum lathe_status status = run_step(s, i, &alone, 0, scratch ? scratch : thread_scratch(s, 0), NULL);
         if (status != LATHE_OK) {
             fail_step(s, i, status, 0);
             return failure(s, diag);

@@ -2,6 +2,8 @@
 #include "session.h"
 
 #include "cpu.h"
+#include "gemm_q8_drive.h"
+#include "gemm_split.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +41,7 @@ static void cut_tables(struct lathe_session *s, struct cutter *c) {
     s->tensors = cut(c, h->value_count, sizeof *s->tensors);
     s->input_values = cut(c, h->value_count, sizeof *s->input_values);
     s->steps = cut(c, h->step_count, sizeof *s->steps);
-    s->phases = cut(c, (size_t)h->step_count + 1, sizeof *s->phases);
+    s->phases = cut(c, 2 * (size_t)h->step_count + 1, sizeof *s->phases);
     s->attrs = cut(c, h->attr_count, sizeof *s->attrs);
     s->ints = cut(c, h->int_count, sizeof *s->ints);
     s->operands = cut(c, h->operand_count, sizeof *s->operands);
@@ -161,6 +163,16 @@ static enum lathe_status set_limits(struct lathe_session *s, const struct lathe_
     return LATHE_OK;
 }
 
+/* Room for the quantized rows of a product that is not cut by rows, see session_phases.c. */
+static void reserve_rows(struct lathe_session *s, const struct lathe_step_state *st) {
+    const struct lathe_tensor *x = st->in[0];
+    int64_t k = x && x->rank ? x->dims[x->rank - 1] : 0, m = k > 0 ? lathe_tensor_count(x) / k : 0;
+    int64_t most = (int64_t)LATHE_MOST_OWN_ROWS_Q8 * s->threads;
+    size_t need = s->threads > 1 && m > 0 ? lathe_gemm_q8_rows_bytes((size_t)(m < most ? m : most), (size_t)k) : 0;
+    if (need > s->prepared_bytes && need < MAX_SESSION_BYTES)
+        s->prepared_bytes = need;
+}
+
 /* Arena, input buffers and scratch in one mapping, whose pages appear as they are touched. */
 static enum lathe_status make_memory(struct lathe_session *s, struct lathe_diag *diag) {
     const struct lathe_plan *p = s->plan;
@@ -168,6 +180,8 @@ static enum lathe_status make_memory(struct lathe_session *s, struct lathe_diag 
     lathe_session_shape_max(s);
     for (uint32_t i = 0; i < p->head->step_count; i++) {
         struct lathe_step_state *st = &s->steps[i];
+        if (st->op->prepare)
+            reserve_rows(s, st);
         if (!st->op->scratch)
             continue;
         struct lathe_op_call call = {.attrs = st->attrs,
@@ -200,6 +214,7 @@ static enum lathe_status make_memory(struct lathe_session *s, struct lathe_diag 
         }
         c.used = (c.used + 4095) / 4096 * 4096;
         s->scratch = cut(&c, s->scratch_bytes, s->threads);
+        s->prepared = cut(&c, s->prepared_bytes, 1);
         if (pass == 0) {
             s->memory_bytes = c.used ? c.used : 4096;
             void *map = c.failed ? MAP_FAILED

@@ -32,10 +32,17 @@ struct lathe_step_state {
     bool solo;       /* thread 0 alone runs it: too little work to share */
     bool needs_rows; /* its sizes follow from the prologue */
     bool flags_rows; /* it has keys, and a row without any is to be told */
+    bool prepared;   /* the phase before has quantized its rows */
     size_t rows;     /* not 0: part i of the team touches the i-th part of so many rows alone, see lathe_gemm_by_rows */
     /* the steps before it that touch bytes it writes, or write bytes it touches; the nearest first */
     uint32_t first_conflict, conflict_count;
 };
+
+/* Steps [first, end), then the rows of step `prepare`: what happens between two meetings of the threads. */
+struct lathe_phase {
+    uint32_t first, end, prepare;
+};
+#define LATHE_NOTHING_TO_PREPARE UINT32_MAX
 
 struct lathe_session {
     struct lathe_artifact *artifact;
@@ -62,8 +69,10 @@ struct lathe_session {
     int64_t *ints;
     struct lathe_tensor **operands;
     uint32_t *conflicts; /* steps; LATHE_SAME_ROWS is added where a row of one meets only the same row of the other */
-    uint32_t *phases;    /* first step of each phase of the run, then step_count */
+    struct lathe_phase *phases;
     unsigned phase_count;
+    uint8_t *prepared; /* quantized rows of the product of the next phase, shared by the threads */
+    size_t prepared_bytes;
     uint32_t *input_values; /* values that lie in an input: the inputs themselves and views of them */
     uint32_t input_value_count;
     struct lathe_tensor_view *outputs;
@@ -86,10 +95,14 @@ LATHE_NODISCARD enum lathe_status lathe_session_shape(struct lathe_session *s, b
 LATHE_NODISCARD enum lathe_status lathe_session_shape_rows(struct lathe_session *s, struct lathe_diag *diag);
 /* Sizes at the maxima of the session, for scratch and buffers; sizes that cannot be are taken as 0. */
 void lathe_session_shape_max(struct lathe_session *s);
-/* Finds for each step the steps before it that it must not overtake. False when memory runs out. */
-bool lathe_session_conflicts(struct lathe_session *s);
 /* The name of a dim for messages: its symbol, or "size". */
 const char *lathe_session_dim_name(const struct lathe_session *s, uint32_t dim);
+
+/* ---- session_phases.c */
+/* Finds for each step the steps before it that it must not overtake. False when memory runs out. */
+bool lathe_session_conflicts(struct lathe_session *s);
+/* Solo steps and phases, for the sizes of the run. */
+void lathe_session_phases(struct lathe_session *s);
 
 /* ---- session_input.c: checks ids, converts, fills defaults; sets the data of the inputs' tensors. */
 LATHE_NODISCARD enum lathe_status lathe_session_inputs(struct lathe_session *s, struct lathe_diag *diag);

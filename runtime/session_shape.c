@@ -1,19 +1,9 @@
-/* Sizes of a run: from the bound inputs to symbols, dims and tensors, and from them to the steps that one thread runs
- * alone and the places where the threads must meet. Allocates nothing (but for the one table of conflicts). */
-#include "gemm_split.h"
-#include "partition_steps.h"
+/* Sizes of a run: from the bound inputs to symbols, dims and tensors, and from them to the phases of the run
+ * (session_phases.c). Allocates nothing. */
 #include "row_map.h"
 #include "session.h"
 
-#include <stdlib.h>
 #include <string.h>
-
-/* Below this many bytes moved, or multiply-adds, sharing a step costs more than it saves. */
-#define SOLO_BYTES    16384
-#define SOLO_PRODUCTS 65536
-/* And below this much work in all (see step_work.c), waking the others costs more than they save: 200 us of one core.
- */
-#define ALONE_WORK (200e3 * LATHE_WORK_PER_NS)
 
 const char *lathe_session_dim_name(const struct lathe_session *s, uint32_t dim) {
     const struct lathe_fmt_dim *d = &s->plan->dims[dim];
@@ -70,111 +60,6 @@ static enum lathe_status set_attrs(struct lathe_session *s, bool rows, struct la
         }
     }
     return LATHE_OK;
-}
-
-/* ---- work */
-
-static int64_t tensor_bytes(const struct lathe_tensor *t) {
-    return t ? lathe_tensor_count(t) * (int64_t)lathe_dtype_bytes(t->dtype) : 0;
-}
-
-static bool is_small(const struct lathe_step_state *st) {
-    int64_t moved = 0, out = 0;
-    for (unsigned i = 0; i < st->n_out; i++)
-        out += tensor_bytes(st->out[i]);
-    switch (st->op->op) {
-    case LATHE_OP_GEMM:
-        if (st->n_in > 2 && st->in[2]) /* it waits inside for the product, which parts must not */
-            return true;
-        /* fallthrough */
-    case LATHE_OP_LINEAR:
-    case LATHE_OP_LINEAR_BF16:
-    case LATHE_OP_LINEAR_Q8:
-    case LATHE_OP_MATMUL:
-    case LATHE_OP_CONV:
-    case LATHE_OP_MATMUL_INTEGER:
-    case LATHE_OP_MATMUL_NBITS: {
-        const struct lathe_tensor *x = st->in[0];
-        int64_t k = x->rank ? x->dims[x->rank - 1] : 1, n = lathe_tensor_count(st->out[0]);
-        return k == 0 || n < SOLO_PRODUCTS / (k + 1);
-    }
-    case LATHE_OP_ATTENTION:
-    case LATHE_OP_ATTENTION_ROWS:
-    case LATHE_OP_SDPA:
-    case LATHE_OP_EINSUM:
-        return out < 1024;
-    case LATHE_OP_ROW_MAP:
-        return true;
-    case LATHE_OP_GATHER:
-    case LATHE_OP_EMBEDDING_Q8:
-    case LATHE_OP_EMBEDDING: /* the table is not read whole */
-    case LATHE_OP_GATHER_BLOCK_QUANTIZED:
-        return 2 * out < SOLO_BYTES;
-    default:
-        for (unsigned i = 0; i < st->n_in; i++)
-            moved += tensor_bytes(st->in[i]);
-        return moved + out < SOLO_BYTES;
-    }
-}
-
-/* Operands that a step working by rows touches by rows: bits of ins, then of outs. */
-struct row_operands {
-    unsigned in, out;
-    unsigned own; /* see lathe_gemm_by_rows; 0: by the size of the weights */
-};
-static struct row_operands row_operands(enum lathe_op op) {
-    switch (op) {
-    case LATHE_OP_LINEAR:
-        return (struct row_operands){1u << 0 | 1u << 3, 1, LATHE_OWN_ROWS_F32};
-    case LATHE_OP_LINEAR_BF16:
-        return (struct row_operands){1u << 0 | 1u << 3, 1, LATHE_OWN_ROWS_BF16};
-    case LATHE_OP_LINEAR_Q8:
-        return (struct row_operands){1u << 0 | 1u << 5, 1, 0};
-    case LATHE_OP_SKIP_LAYER_NORM:
-        return (struct row_operands){1u << 0 | 1u << 1, 3, 1};
-    default:
-        return (struct row_operands){0, 0, 1};
-    }
-}
-
-/* See struct lathe_step_state. */
-static size_t rows_of_step(const struct lathe_session *s, const struct lathe_step_state *st) {
-    const struct lathe_tensor *y = st->n_out ? st->out[0] : NULL;
-    struct row_operands by_rows = row_operands(st->op->op);
-    if (st->solo || !by_rows.out || !st->in[0] || st->in[0]->rank < 1 || !y || y->rank < 1 || y->dims[y->rank - 1] < 1)
-        return 0;
-    size_t rows = (size_t)(lathe_tensor_count(y) / y->dims[y->rank - 1]);
-    const struct lathe_tensor *x = st->in[0];
-    if (!by_rows.own)
-        by_rows.own = lathe_own_rows_q8((size_t)x->dims[x->rank - 1], (size_t)y->dims[y->rank - 1]);
-    return lathe_gemm_by_rows(rows, s->threads, by_rows.own) ? rows : 0;
-}
-
-/* Where threads meet: before a step that conflicts with one since the last barrier, unless one thread runs both. */
-static void set_phases(struct lathe_session *s) {
-    uint32_t prologue = s->plan->head->prologue_steps, count = s->plan->head->step_count, last = prologue;
-    double work = 0;
-    for (uint32_t i = prologue; i < count; i++)
-        work += lathe_step_work(s->plan, i, s->dims);
-    s->alone = s->threads < 2 || (work < ALONE_WORK && !s->always_share);
-    s->phases[0] = prologue; /* its steps are run by the caller before the threads start */
-    s->phase_count = 1;
-    for (uint32_t i = 0; i < count; i++) {
-        struct lathe_step_state *st = &s->steps[i];
-        st->solo = s->alone || is_small(st);
-        st->rows = rows_of_step(s, st);
-        for (uint32_t c = 0; i >= prologue && c < st->conflict_count; c++) {
-            uint32_t conflict = s->conflicts[st->first_conflict + c], other = conflict & ~LATHE_SAME_ROWS;
-            if (other < last)
-                break;
-            bool by_rows = conflict & LATHE_SAME_ROWS && st->rows && st->rows == s->steps[other].rows;
-            if (!(st->solo && s->steps[other].solo) && !by_rows) {
-                s->phases[s->phase_count++] = last = i;
-                break;
-            }
-        }
-    }
-    s->phases[s->phase_count] = count;
 }
 
 static enum lathe_status check_scratch(struct lathe_session *s, bool rows, struct lathe_diag *diag) {
@@ -300,7 +185,7 @@ enum lathe_status lathe_session_shape(struct lathe_session *s, bool *empty, stru
         LATHE_TRY(set_tensors(s, true, diag));
     }
     if (s->plan->head->prologue_steps == 0) {
-        set_phases(s);
+        lathe_session_phases(s);
         set_output_views(s, false);
     }
     s->shape_known = true;
@@ -335,7 +220,7 @@ enum lathe_status lathe_session_shape_rows(struct lathe_session *s, struct lathe
     LATHE_TRY(set_tensors(s, true, diag));
     LATHE_TRY(set_attrs(s, true, diag));
     LATHE_TRY(check_scratch(s, true, diag));
-    set_phases(s);
+    lathe_session_phases(s);
     set_output_views(s, false);
     s->rows_key = key;
     return LATHE_OK;
@@ -352,103 +237,4 @@ void lathe_session_shape_max(struct lathe_session *s) {
         if (p->attrs[i].type == LATHE_ATTR_DIMS)
             for (uint32_t k = p->attrs[i].first; k < p->attrs[i].first + p->attrs[i].count; k++)
                 s->ints[k] = s->dims[p->ints[k]] == INT64_MIN ? 0 : s->dims[p->ints[k]];
-}
-
-/* ---- conflicts */
-
-struct range {
-    uint64_t begin, end;
-    uint64_t row; /* bytes of a row where the step may work by rows, else 0 */
-};
-
-/* Bytes of the last axis when they are the same at all sizes. */
-static uint64_t fixed_row(const struct lathe_plan *p, const struct lathe_fmt_value *v) {
-    if (v->rank < 1)
-        return 0;
-    const struct lathe_fmt_dim *d = &p->dims[v->dims[v->rank - 1]];
-    return d->op == LATHE_DIM_CONST ? (uint64_t)d->constant * lathe_dtype_bytes((enum lathe_dtype)v->dtype) : 0;
-}
-
-static unsigned step_ranges(const struct lathe_session *s, uint32_t step, bool writes, struct range *out,
-                            unsigned room) {
-    const struct lathe_plan *p = s->plan;
-    const struct lathe_fmt_step *f = &p->steps[step];
-    const uint32_t *operands = p->operands + f->first_operand + (writes ? f->n_in : 0);
-    unsigned count = writes ? f->n_out : f->n_in, n = 0;
-    struct row_operands by_rows = row_operands((enum lathe_op)f->op);
-    unsigned rows = writes ? by_rows.out : by_rows.in;
-    for (unsigned i = 0; i < count; i++) {
-        if (operands[i] == LATHE_FORMAT_ABSENT || p->values[operands[i]].place != LATHE_PLACE_ARENA)
-            continue;
-        if (n == room)
-            return UINT32_MAX;
-        const struct lathe_fmt_value *v = &p->values[operands[i]];
-        out[n++] = (struct range){v->offset, v->offset + v->bytes, i < 32 && rows >> i & 1 ? fixed_row(p, v) : 0};
-    }
-    return n;
-}
-
-#define MAX_RANGES 64
-struct access {
-    struct range reads[MAX_RANGES], writes[MAX_RANGES];
-    unsigned n_reads, n_writes; /* UINT32_MAX: too many to list; conflicts with everything */
-};
-
-enum meeting { APART, IN_ROWS, ANYHOW };
-static enum meeting meet(const struct range *a, unsigned n_a, const struct range *b, unsigned n_b) {
-    if (n_a == UINT32_MAX || n_b == UINT32_MAX)
-        return ANYHOW;
-    enum meeting how = APART;
-    for (unsigned i = 0; i < n_a; i++)
-        for (unsigned k = 0; k < n_b; k++)
-            if (a[i].begin < b[k].end && b[k].begin < a[i].end) {
-                if (a[i].begin != b[k].begin || a[i].row != b[k].row || !a[i].row)
-                    return ANYHOW;
-                how = IN_ROWS;
-            }
-    return how;
-}
-static enum meeting worse(enum meeting a, enum meeting b) {
-    return a > b ? a : b;
-}
-
-static void read_access(const struct lathe_session *s, uint32_t step, struct access *out) {
-    out->n_reads = step_ranges(s, step, false, out->reads, MAX_RANGES);
-    out->n_writes = step_ranges(s, step, true, out->writes, MAX_RANGES);
-}
-
-/* How far back a step looks; a conflict further away has a barrier between in any real plan, and if none is found by
- * then the oldest looked at is taken as one. */
-#define WINDOW 64
-
-bool lathe_session_conflicts(struct lathe_session *s) {
-    uint32_t n = s->plan->head->step_count, used = 0, room = 0;
-    struct access *ring = malloc(WINDOW * sizeof *ring), *now = malloc(sizeof *now);
-    bool ok = ring && now;
-    for (uint32_t i = 0; ok && i < n; i++) {
-        read_access(s, i, now);
-        s->steps[i].first_conflict = used;
-        for (uint32_t back = 1; ok && back <= i && back <= WINDOW; back++) {
-            const struct access *other = &ring[(i - back) % WINDOW];
-            enum meeting how = back == WINDOW ? ANYHOW : meet(now->reads, now->n_reads, other->writes, other->n_writes);
-            how = worse(how, meet(now->writes, now->n_writes, other->reads, other->n_reads));
-            how = worse(how, meet(now->writes, now->n_writes, other->writes, other->n_writes));
-            if (how == APART)
-                continue;
-            if (used == room) {
-                room = room ? room * 2 : 256;
-                uint32_t *more = realloc(s->conflicts, room * sizeof *more);
-                ok = more != NULL;
-                if (ok)
-                    s->conflicts = more;
-            }
-            if (ok)
-                s->conflicts[used++] = (i - back) | (how == IN_ROWS ? LATHE_SAME_ROWS : 0);
-        }
-        s->steps[i].conflict_count = used - s->steps[i].first_conflict;
-        ring[i % WINDOW] = *now;
-    }
-    free(ring);
-    free(now);
-    return ok;
 }

@@ -46,10 +46,18 @@ static inline int64_t lathe_tensor_count(const struct lathe_tensor *t) {
 }
 
 /* Checked arithmetic: false when the result does not fit; *out is then unspecified. */
-static inline bool lathe_mul_i64(int64_t a, int64_t b, int64_t *out) { return !__builtin_mul_overflow(a, b, out); }
-static inline bool lathe_add_i64(int64_t a, int64_t b, int64_t *out) { return !__builtin_add_overflow(a, b, out); }
-static inline bool lathe_mul_size(size_t a, size_t b, size_t *out) { return !__builtin_mul_overflow(a, b, out); }
-static inline bool lathe_add_size(size_t a, size_t b, size_t *out) { return !__builtin_add_overflow(a, b, out); }
+static inline bool lathe_mul_i64(int64_t a, int64_t b, int64_t *out) {
+    return !__builtin_mul_overflow(a, b, out);
+}
+static inline bool lathe_add_i64(int64_t a, int64_t b, int64_t *out) {
+    return !__builtin_add_overflow(a, b, out);
+}
+static inline bool lathe_mul_size(size_t a, size_t b, size_t *out) {
+    return !__builtin_mul_overflow(a, b, out);
+}
+static inline bool lathe_add_size(size_t a, size_t b, size_t *out) {
+    return !__builtin_add_overflow(a, b, out);
+}
 
 /* ---- attributes: keys are rows of targets/attrs.def */
 enum lathe_attr_key {
@@ -62,9 +70,9 @@ enum lathe_attr_key {
 enum lathe_attr_type {
     LATHE_ATTR_INT = 1,
     LATHE_ATTR_FLOAT = 2,
-    LATHE_ATTR_INTS = 3,   /* ints[0..count) */
-    LATHE_ATTR_DIMS = 4,   /* in the graph and plan: ints[] are ids of dimension expressions; an operator never sees this,
-                              it gets INTS with the values of the run */
+    LATHE_ATTR_INTS = 3, /* ints[0..count) */
+    LATHE_ATTR_DIMS = 4, /* in the graph and plan: ints[] are ids of dimension expressions; an operator never sees this,
+                            it gets INTS with the values of the run */
 };
 
 struct lathe_attr {
@@ -109,7 +117,8 @@ struct lathe_op_call {
     unsigned n_in, n_out;
     struct lathe_team team;
     const struct lathe_kernels *kernels;
-    void *scratch;      /* of this thread, 64-byte aligned, as large as the operator's scratch function says */
+    void *prepared;          /* NULL, or what the operator's prepare function has left for all threads (linear_q8) */
+    void *scratch;           /* of this thread, 64-byte aligned, as large as the operator's scratch function says */
     struct lathe_diag *diag; /* of this thread; may be NULL */
 };
 
@@ -121,6 +130,10 @@ typedef enum lathe_status (*lathe_op_fn)(const struct lathe_op_call *call);
 /* Scratch bytes that each thread needs for these shapes (data pointers may be NULL); NULL in the table means 0. */
 typedef size_t (*lathe_op_scratch_fn)(const struct lathe_op_call *call);
 
+/* The calling thread's part of what all threads need (linear_q8: its rows of x in 8 bits), into call->prepared; run
+ * takes it from there once the threads have met. Whatever is wrong with the call, run says. */
+typedef void (*lathe_op_prepare_fn)(const struct lathe_op_call *call);
+
 enum lathe_op {
     LATHE_OP_NONE = 0,
 #define OP(number, name, text, min_in, max_in, n_out, flags) LATHE_OP_##name = number,
@@ -128,22 +141,23 @@ enum lathe_op {
 #undef OP
 };
 
-#define LATHE_OPF_IN_PLACE 1u    /* output 0 may share the memory of input 0 (same bytes per element and count) */
-#define LATHE_OPF_VIEW 2u        /* output 0 is input 0 with other dims: no step in the plan */
-#define LATHE_OPF_COMMUTES 4u    /* inputs 0 and 1 may be swapped */
-#define LATHE_OPF_SHAPE_ONLY 8u  /* result follows from shapes alone: gone before lowering */
-#define LATHE_OPF_FUSED 16u      /* made by passes only, never by the import */
-#define LATHE_OPF_SCRATCH 32u    /* has a scratch function: lathe_scratch_<text> */
-#define LATHE_OPF_PAIRWISE 64u   /* elementwise with broadcasting of its inputs */
+#define LATHE_OPF_IN_PLACE    1u   /* output 0 may share the memory of input 0 (same bytes per element and count) */
+#define LATHE_OPF_VIEW        2u   /* output 0 is input 0 with other dims: no step in the plan */
+#define LATHE_OPF_COMMUTES    4u   /* inputs 0 and 1 may be swapped */
+#define LATHE_OPF_SHAPE_ONLY  8u   /* result follows from shapes alone: gone before lowering */
+#define LATHE_OPF_FUSED       16u  /* made by passes only, never by the import */
+#define LATHE_OPF_SCRATCH     32u  /* has a scratch function: lathe_scratch_<text> */
+#define LATHE_OPF_PAIRWISE    64u  /* elementwise with broadcasting of its inputs */
 #define LATHE_OPF_ELEMENTWISE 128u /* unary, output has the shape of input 0 */
 
 struct lathe_op_info {
     enum lathe_op op;
-    const char *name; /* as in the text form */
+    const char *name;               /* as in the text form */
     unsigned min_in, max_in, n_out; /* max_in UINT32_MAX: any number; n_out: the most it can have */
     unsigned flags;
     lathe_op_fn run; /* plain C or better; NULL for VIEW and SHAPE_ONLY rows */
     lathe_op_scratch_fn scratch;
+    lathe_op_prepare_fn prepare;
 };
 
 /* NULL for an unknown number. */

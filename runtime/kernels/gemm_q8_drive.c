@@ -25,18 +25,63 @@ static size_t block_rows(size_t m, size_t k) {
 size_t lathe_gemm_q8_scratch(size_t m, size_t n, size_t k, bool packed) {
     if (k > LATHE_Q8_MAX_K)
         return SIZE_MAX;
-    size_t rows = block_rows(m, k),
-           bytes = rows * row_bytes(k) + (rows * (sizeof(float) + sizeof(int32_t)) + 63) / 64 * 64;
-    return bytes + (packed ? 0 : minimum((n + 15) / 16 * 16, W_COLUMNS) * ((k + 3) / 4 * 4));
+    return lathe_gemm_q8_rows_bytes(block_rows(m, k), k) +
+           (packed ? 0 : minimum((n + 15) / 16 * 16, W_COLUMNS) * ((k + 3) / 4 * 4));
+}
+
+/* Rows of bytes, then their scales and zero points. */
+struct rows {
+    uint8_t *a;
+    float *scale;
+    int32_t *zero;
+};
+
+size_t lathe_gemm_q8_rows_bytes(size_t m, size_t k) {
+    if (k > LATHE_Q8_MAX_K || m > SIZE_MAX / 2 / (row_bytes(k) + 8))
+        return SIZE_MAX;
+    return m * row_bytes(k) + (m * (sizeof(float) + sizeof(int32_t)) + 63) / 64 * 64;
+}
+
+static struct rows rows_at(void *memory, size_t m, size_t k) {
+    struct rows r = {.a = memory};
+    r.scale = (float *)(void *)(r.a + m * row_bytes(k));
+    r.zero = (int32_t *)(void *)(r.scale + m);
+    return r;
+}
+
+/* Rows [m0, m1) of x into the first rows of `out`. */
+static void quantize(const struct lathe_kernels *kernels, const struct lathe_gemm_q8 *p, size_t m0, size_t m1,
+                     struct rows out) {
+    struct lathe_quantize_rows rows = {.count = m1 - m0,
+                                       .k = p->k,
+                                       .x = p->x + m0 * p->ldx,
+                                       .ldx = p->ldx,
+                                       .x_scale = p->x_scale,
+                                       .levels = p->levels,
+                                       .q = out.a,
+                                       .ldq = row_bytes(p->k),
+                                       .scale = out.scale,
+                                       .zero = out.zero};
+    kernels->quantize_rows(&rows);
+}
+
+static struct rows rows_from(struct rows r, size_t m0, size_t k) {
+    return (struct rows){r.a + m0 * row_bytes(k), r.scale + m0, r.zero + m0};
+}
+
+void lathe_gemm_q8_prepare(const struct lathe_kernels *kernels, const struct lathe_gemm_q8 *p,
+                           const struct lathe_team *team, void *prepared) {
+    int64_t m0, m1;
+    lathe_team_split(team, (int64_t)p->m, 1, &m0, &m1);
+    if (m0 < m1)
+        quantize(kernels, p, (size_t)m0, (size_t)m1, rows_from(rows_at(prepared, p->m, p->k), (size_t)m0, p->k));
 }
 
 struct block {
     const struct lathe_gemm_q8 *product;
     const struct lathe_gemm_q8_kernel *kernel;
     size_t m0, m1;
-    const uint8_t *a;
-    const float *scale;
-    const int32_t *zero;
+    struct rows rows;
     unsigned turn, turns; /* threads that read the same panels begin at different ones: each comes from memory once */
 };
 
@@ -59,15 +104,15 @@ static void run_block(const struct block *block, size_t n0, size_t n1, const int
         for (size_t i = 0; i < tiles; i++) {
             size_t from = rows * i / tiles, to = rows * (i + 1) / tiles, row = block->m0 + from;
             tile.rows = to - from;
-            tile.a = block->a + from * lda;
+            tile.a = block->rows.a + from * lda;
             tile.c = p->y + row * p->ldy + j;
             if (tiles > 1) {
                 /* Each tile fetches its part of the next group. */
                 tile.fetch = panels + at * group * k + k * 16 / tiles * i / 64 * 64;
                 tile.fetch_step = 64 / tiles;
             }
-            e.scale = block->scale + from;
-            e.zero = block->zero + from;
+            e.scale = block->rows.scale + from;
+            e.zero = block->rows.zero + from;
             e.residual = p->epilogue.residual ? p->epilogue.residual + row * e.ldr + j : NULL;
             block->kernel->fn(&tile);
         }
@@ -82,28 +127,17 @@ void lathe_gemm_q8_team(const struct lathe_kernels *kernels, const struct lathe_
     if (part.m0 == part.m1 || part.n0 == part.n1)
         return;
     size_t most = block_rows(p->m, p->k), k = (p->k + 3) / 4 * 4;
-    uint8_t *a = scratch;
-    float *scale = (float *)(void *)(a + most * row_bytes(p->k));
-    int32_t *zero = (int32_t *)(void *)(scale + most);
-    int8_t *w = (int8_t *)scale + (most * (sizeof *scale + sizeof *zero) + 63) / 64 * 64;
-    block.a = a;
-    block.scale = scale;
-    block.zero = zero;
+    struct rows own = rows_at(scratch, most, p->k), shared = {0};
+    if (p->prepared)
+        shared = rows_at(p->prepared, p->m, p->k);
+    int8_t *w = (int8_t *)scratch + lathe_gemm_q8_rows_bytes(most, p->k);
     block.turns = lathe_gemm_by_rows(p->m, team->count, lathe_own_rows_q8(p->k, p->n)) ? team->count : 1;
     block.turn = block.turns > 1 ? team->index : 0;
     for (block.m0 = part.m0; block.m0 < part.m1; block.m0 = block.m1) {
         block.m1 = minimum(part.m1, block.m0 + most);
-        struct lathe_quantize_rows rows = {.count = block.m1 - block.m0,
-                                           .k = p->k,
-                                           .x = p->x + block.m0 * p->ldx,
-                                           .ldx = p->ldx,
-                                           .x_scale = p->x_scale,
-                                           .levels = p->levels,
-                                           .q = a,
-                                           .ldq = row_bytes(p->k),
-                                           .scale = scale,
-                                           .zero = zero};
-        kernels->quantize_rows(&rows);
+        block.rows = p->prepared ? rows_from(shared, block.m0, p->k) : own;
+        if (!p->prepared)
+            quantize(kernels, p, block.m0, block.m1, own);
         if (p->panels) {
             run_block(&block, part.n0, part.n1, p->panels + part.n0 * k);
             continue;

@@ -18,11 +18,17 @@ struct lathe_gemm_q8 {
     bool transposed;
     float *y; /* m x n with row stride ldy; no part of an operand */
     size_t ldy;
+    void *prepared; /* NULL, or the rows of x as lathe_gemm_q8_prepare has left them; x and levels are not looked at */
     struct lathe_gemm_q8_epilogue epilogue; /* of the whole product; scale and zero are set here */
 };
 
 /* Bytes that each thread needs; SIZE_MAX when that does not fit. */
 size_t lathe_gemm_q8_scratch(size_t m, size_t n, size_t k, bool packed);
+/* Quantized rows for all threads of a team: bytes for m rows of k (SIZE_MAX when that does not fit); the calling
+ * thread's part of the rows of x, those of lathe_team_split(m, 1), into `prepared`, 64-byte aligned. */
+size_t lathe_gemm_q8_rows_bytes(size_t m, size_t k);
+void lathe_gemm_q8_prepare(const struct lathe_kernels *kernels, const struct lathe_gemm_q8 *product,
+                           const struct lathe_team *team, void *prepared);
 /* The calling thread's part of the product; k <= LATHE_Q8_MAX_K. */
 void lathe_gemm_q8_team(const struct lathe_kernels *kernels, const struct lathe_gemm_q8 *product,
                         const struct lathe_team *team, void *scratch);

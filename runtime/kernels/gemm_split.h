@@ -27,8 +27,8 @@ struct lathe_gemm_part {
  *   distilbert  f32    10.2 -> 10.4   21.0 -> 20.5   85.7 -> 85.2   (hence 64 rows)
  * Weights that stay in the caches pay earlier: with 16 rows a thread minilm-l6 int8 at 32 tokens 0.488 -> 0.453, but
  * distilbert int8 1.59 -> 1.68. */
-enum { LATHE_OWN_ROWS_F32 = 64, LATHE_OWN_ROWS_BF16 = 32 };
-/* For 8-bit weights [k][n]. */
+enum { LATHE_OWN_ROWS_F32 = 64, LATHE_OWN_ROWS_BF16 = 32, LATHE_MOST_OWN_ROWS_Q8 = 32 };
+/* For 8-bit weights [k][n]; at most LATHE_MOST_OWN_ROWS_Q8. */
 unsigned lathe_own_rows_q8(size_t k, size_t n);
 bool lathe_gemm_by_rows(size_t m, unsigned threads, unsigned own);
 /* The calling thread's part of a product by rows, else of the grid of parts whose largest costs least. */

@@ -57,6 +57,14 @@ size_t lathe_scratch_linear_q8(const struct lathe_op_call *call) {
     return lathe_gemm_q8_scratch(p.m, p.n, p.k, packed);
 }
 
+void lathe_prepare_linear_q8(const struct lathe_op_call *call) {
+    struct lathe_gemm_q8 p;
+    if (!product_of(call, &p) || call->in[X]->dtype != LATHE_F32 || p.k > LATHE_Q8_MAX_K)
+        return; /* run says what is wrong */
+    p.levels = lathe_attr_int(&call->attrs, LATHE_ATTR_BITS, 8) == 8 ? 255 : 127;
+    lathe_gemm_q8_prepare(call->kernels, &p, &call->team, call->prepared);
+}
+
 enum lathe_status lathe_run_linear_q8(const struct lathe_op_call *call) {
     struct lathe_gemm_q8 p;
     if (!product_of(call, &p))
@@ -79,6 +87,7 @@ enum lathe_status lathe_run_linear_q8(const struct lathe_op_call *call) {
                           "%zu",
                           p.k, LATHE_Q8_MAX_K);
     p.levels = bits == 8 ? 255 : 127;
+    p.prepared = call->prepared;
     p.epilogue.activation = (enum lathe_activation)lathe_attr_int(&call->attrs, LATHE_ATTR_ACTIVATION, 0);
     p.epilogue.alpha = (float)lathe_attr_float(&call->attrs, LATHE_ATTR_ALPHA, 1.702);
     lathe_gemm_q8_team(call->kernels, &p, &call->team, call->scratch);

@@ -4,7 +4,7 @@
 #include <string.h>
 
 static const struct lathe_op_info rows[] = {
-/* The fields of ir_ops.def first, then the two functions of each row of op_functions.def beside them. */
+/* The fields of ir_ops.def first, then the functions of each row of op_functions.def beside them. */
 #define OP(number, row, text, least, most, results, bits)                                                              \
     [number].op = LATHE_OP_##row, [number].name = (text), [number].min_in = (least), [number].max_in = (most),         \
     [number].n_out = (results), [number].flags = (bits),
@@ -12,9 +12,11 @@ static const struct lathe_op_info rows[] = {
 #undef OP
 #define RUN(row, text)         [LATHE_OP_##row].run = lathe_run_##text,
 #define RUN_SCRATCH(row, text) RUN(row, text)[LATHE_OP_##row].scratch = lathe_scratch_##text,
+#define RUN_PREPARE(row, text) RUN_SCRATCH(row, text)[LATHE_OP_##row].prepare = lathe_prepare_##text,
 #include "op_functions.def"
 #undef RUN
 #undef RUN_SCRATCH
+#undef RUN_PREPARE
 };
 
 const struct lathe_op_info *lathe_op_info(unsigned op) {

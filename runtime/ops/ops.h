@@ -8,7 +8,11 @@
 #define RUN_SCRATCH(name, text)                                                                                        \
     RUN(name, text)                                                                                                    \
     size_t lathe_scratch_##text(const struct lathe_op_call *call);
+#define RUN_PREPARE(name, text)                                                                                        \
+    RUN_SCRATCH(name, text)                                                                                            \
+    void lathe_prepare_##text(const struct lathe_op_call *call);
 #include "op_functions.def"
 #undef RUN
 #undef RUN_SCRATCH
+#undef RUN_PREPARE
 #endif
