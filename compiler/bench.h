@@ -3,6 +3,7 @@
 #define LATHE_BENCH_H
 
 #include "feeds.h"
+#include "json_text.h"
 #include "kernel.h"
 #include "session_args.h"
 
@@ -15,7 +16,7 @@
 struct lathe_bench_request {
     struct lathe_words args;
     int64_t seq, batch, instances, requests, clients;
-    bool has_seq, has_batch, has_instances, json, map_weights;
+    bool has_seq, has_batch, has_instances, json, map_weights, steps;
     const char *lengths, *placement;
     double seconds;
     struct lathe_session_args session;
@@ -38,6 +39,15 @@ struct lathe_bench_results {
     unsigned threads;
     const char *kernels[LATHE_MAX_FAMILIES];
     unsigned kernel_count;
+    /* --steps: where the time of a run goes, the dearest first; steps NULL otherwise */
+    struct lathe_bench_step {
+        const char *op;
+        int64_t rows, columns; /* of the result, rows of its last axis */
+        unsigned count;        /* steps of a run that are alike */
+        double ms;             /* together, mean of the runs and the threads */
+    } * steps;                 /* to be freed */
+    unsigned step_count;
+    double waiting_ms; /* for other threads, and all else that is no step */
     /* of a fleet, cores NULL otherwise */
     enum lathe_placement placement;
     unsigned clients, core_count;
@@ -53,6 +63,13 @@ struct lathe_bench_results {
 LATHE_NODISCARD enum lathe_status lathe_bench_collect(struct lathe_bench_times *const *lists, unsigned count,
                                                       int64_t batch, double wall, struct lathe_bench_results *out,
                                                       struct lathe_diag *diag);
+
+/* bench_steps.c: from a session whose steps were timed. */
+struct lathe_session;
+LATHE_NODISCARD enum lathe_status lathe_bench_steps(const struct lathe_session *session,
+                                                    struct lathe_bench_results *out, struct lathe_diag *diag);
+json_t *lathe_bench_steps_json(const struct lathe_bench_results *r);
+void lathe_bench_steps_text(const struct lathe_bench_results *r, struct lathe_text *out);
 
 /* bench_fleet.c: synchronous requests of many clients on a fleet; fills all of *out. */
 LATHE_NODISCARD enum lathe_status lathe_bench_fleet(const struct lathe_bench_request *q, struct lathe_artifact *a,

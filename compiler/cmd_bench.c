@@ -30,6 +30,7 @@ struct instance {
     const char *kernels[LATHE_MAX_FAMILIES];
     double end;
     struct lathe_bench_times times;
+    struct lathe_bench_results steps; /* of --steps, nothing else in it */
     enum lathe_status status;
     struct lathe_diag diag;
     pthread_t thread;
@@ -75,6 +76,8 @@ static enum lathe_status warm_up(struct instance *in) {
     LATHE_TRY(lathe_feeds_bind(in->session, in->feeds, &in->diag));
     for (int i = 0; i < LATHE_BENCH_WARM_UP; i++)
         LATHE_TRY(lathe_session_run(in->session, &in->diag));
+    if (in->request->steps && !lathe_session_time_steps(in->session))
+        return lathe_fail(&in->diag, LATHE_MSG_NO_MEMORY, "no memory for the times of steps");
     return LATHE_OK;
 }
 
@@ -92,6 +95,8 @@ static void *instance_main(void *user) {
     pthread_mutex_unlock(&g->lock);
     if (go)
         measure(in);
+    if (go && in->status == LATHE_OK && in->request->steps)
+        in->status = lathe_bench_steps(in->session, &in->steps, &in->diag);
     lathe_session_close(&in->session);
     return NULL;
 }
@@ -251,6 +256,10 @@ static enum lathe_status print_json(const struct lathe_bench_request *q, const s
     json_object_set_new(o, "threads", json_integer(r->threads));
     json_object_set_new(o, "instances", json_integer(q->instances));
     json_object_set_new(o, "kernels", kernels);
+    if (r->steps) {
+        json_object_set_new(o, "steps", lathe_bench_steps_json(r));
+        json_object_set_new(o, "waiting_ms", json_real(r->waiting_ms));
+    }
     if (r->cores) {
         json_object_set_new(o, "placement", json_string(lathe_placement_name(r->placement)));
         json_object_set_new(o, "cores", json_integer(r->core_count));
@@ -304,6 +313,8 @@ static enum lathe_status print_text(const struct lathe_bench_request *q, const s
                       r->p50, r->p90, r->p95, r->p99, r->p100, r->mean, r->runs, r->cores ? "requests" : "runs");
     lathe_text_append(&out, "%.1f sequences/s\n", r->per_second);
     stages_text(r, &out);
+    if (r->steps)
+        lathe_bench_steps_text(r, &out);
     return lathe_cli_print(&out, diag);
 }
 
@@ -334,6 +345,9 @@ static enum lathe_status bench_instances(struct lathe_bench_request *q, struct l
     r.threads = all[0].threads;
     r.kernel_count = all[0].kernel_count;
     memcpy(r.kernels, all[0].kernels, sizeof r.kernels);
+    r.steps = all[0].steps.steps;
+    r.step_count = all[0].steps.step_count;
+    r.waiting_ms = all[0].steps.waiting_ms;
     return q->json ? print_json(q, &r, diag) : print_text(q, &r, diag);
 }
 
@@ -345,8 +359,10 @@ static enum lathe_status bench_sessions(struct lathe_bench_request *q, struct la
     if (!all)
         return lathe_fail(diag, LATHE_MSG_NO_MEMORY, "no memory for the instances");
     enum lathe_status status = bench_instances(q, a, all, options, feeds, diag);
-    for (int64_t i = 0; i < q->instances; i++)
+    for (int64_t i = 0; i < q->instances; i++) {
         free(all[i].times.ms);
+        free(all[i].steps.steps);
+    }
     free(all);
     return status;
 }
@@ -405,6 +421,8 @@ static enum lathe_status bench(struct lathe_bench_request *q, struct lathe_diag 
             diag, LATHE_MSG_ARGUMENTS,
             "lathe bench: a placement runs one thread a core (--cores N); --instances and --threads cannot "
             "stand beside it");
+    if (q->steps && (q->placement || q->requests || q->clients))
+        return lathe_fail(diag, LATHE_MSG_ARGUMENTS, "lathe bench: --steps times a session, not a placement");
     lathe_thread_budget(&budget);
     if (budget.warning[0])
         lathe_cli_warn("%s", budget.warning);
@@ -477,6 +495,10 @@ int lathe_cmd_bench(int argc, char **argv) {
          .kind = LATHE_OPTION_FLAG,
          .into = &q.map_weights,
          .help = "leave the weights in the pages of the file, as processes that share them do"},
+        {.name = "steps",
+         .kind = LATHE_OPTION_FLAG,
+         .into = &q.steps,
+         .help = "where the time of a run goes: operators by what they take together (of the first instance)"},
         {.name = "json", .kind = LATHE_OPTION_FLAG, .into = &q.json, .help = "JSON instead of text"},
     };
     const struct lathe_syntax syntax = {

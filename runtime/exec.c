@@ -54,8 +54,8 @@ static struct lathe_op_call call_of(struct lathe_session *s, const struct lathe_
 }
 
 /* `prepared`: the rows that the phase before has prepared for this step, or NULL. */
-static enum lathe_status run_step(struct lathe_session *s, uint32_t index, const struct lathe_team *team,
-                                  unsigned thread, uint8_t *scratch, uint8_t *prepared) {
+static enum lathe_status run_untimed(struct lathe_session *s, uint32_t index, const struct lathe_team *team,
+                                     unsigned thread, uint8_t *scratch, uint8_t *prepared) {
     const struct lathe_step_state *st = &s->steps[index];
     if (st->op->op == LATHE_OP_RESHAPE) {
         copy_step(st, team);
@@ -66,6 +66,20 @@ static enum lathe_status run_step(struct lathe_session *s, uint32_t index, const
     struct lathe_op_call call = call_of(s, st, team, thread, scratch);
     call.prepared = prepared;
     return st->op->run(&call);
+}
+
+static void add_time(struct lathe_session *s, uint32_t index, unsigned thread, uint64_t start) {
+    s->step_ns[(size_t)thread * s->plan->head->step_count + index] += lathe_now_ns() - start;
+}
+
+static enum lathe_status run_step(struct lathe_session *s, uint32_t index, const struct lathe_team *team,
+                                  unsigned thread, uint8_t *scratch, uint8_t *prepared) {
+    if (!s->step_ns)
+        return run_untimed(s, index, team, thread, scratch, prepared);
+    uint64_t start = lathe_now_ns();
+    enum lathe_status status = run_untimed(s, index, team, thread, scratch, prepared);
+    add_time(s, index, thread, start);
+    return status;
 }
 
 static void fail_step(struct lathe_session *s, uint32_t index, enum lathe_status status, unsigned thread) {
@@ -103,7 +117,10 @@ static void phase(void *user, const struct lathe_team *team, unsigned index) {
     if (part->prepare != LATHE_NOTHING_TO_PREPARE) {
         struct lathe_op_call call = call_of(s, &s->steps[part->prepare], team, team->index, NULL);
         call.prepared = s->prepared;
+        uint64_t start = s->step_ns ? lathe_now_ns() : 0;
         s->steps[part->prepare].op->prepare(&call);
+        if (s->step_ns)
+            add_time(s, part->prepare, team->index, start);
     }
 }
 

@@ -277,6 +277,7 @@ void lathe_session_close(struct lathe_session **pointer) {
     lathe_pool_free(&s->pool);
     if (s->memory)
         munmap(s->memory, s->memory_bytes);
+    free(s->step_ns);
     free(s->conflicts);
     free(s->tables);
     free(s);
@@ -364,8 +365,13 @@ void lathe_session_end(struct lathe_session *s) {
 enum lathe_status lathe_session_run(struct lathe_session *s, struct lathe_diag *diag) {
     bool empty;
     LATHE_TRY(lathe_session_begin(s, &empty, diag));
+    uint64_t start = s->step_ns ? lathe_now_ns() : 0;
     if (!empty)
         LATHE_TRY(lathe_session_exec(s, diag));
+    if (s->step_ns) {
+        s->run_ns += lathe_now_ns() - start;
+        s->runs_timed++;
+    }
     lathe_session_end(s);
     return LATHE_OK;
 }

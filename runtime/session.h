@@ -79,6 +79,9 @@ struct lathe_session {
     struct lathe_diag *diags; /* one a thread */
     void *tables;             /* the allocation behind the arrays above */
 
+    uint64_t *step_ns;           /* [thread][step], sums over the runs timed; NULL: nobody wants to know */
+    uint64_t run_ns, runs_timed; /* the whole runs */
+
     bool alone;       /* the caller runs all steps: too little work to wake the other threads for */
     bool shape_known; /* dims and tensors fit the bindings */
     int64_t rows_key; /* sum of all row counts that the plan was laid out for; -1: none */
@@ -112,6 +115,13 @@ LATHE_NODISCARD enum lathe_status lathe_session_inputs(struct lathe_session *s, 
 /* session.c: refuses what is missing, sizes and values included, and makes all ready for step 0. *empty: the batch is
  * 0, there is nothing to run and the outputs have no rows. */
 LATHE_NODISCARD enum lathe_status lathe_session_begin(struct lathe_session *s, bool *empty, struct lathe_diag *diag);
+/* ---- step_times.c */
+/* From now on (or anew), runs note how long their steps take, each part two readings of the clock. False: no memory. */
+bool lathe_session_time_steps(struct lathe_session *s);
+/* Nanoseconds of a step in all runs timed: mean over the threads, so that steps and waiting add up to run_ns. */
+uint64_t lathe_session_step_ns(const struct lathe_session *s, uint32_t step);
+uint64_t lathe_now_ns(void);
+
 /* exec.c: forgets the failures of the last run, and poisons the arena where that is asked for. */
 void lathe_session_restart(struct lathe_session *s);
 /* exec.c: all steps, by the session's threads. */

@@ -170,6 +170,7 @@ static void refusals(void **state) {
         {"bench @t/none --seq 0", 2, "--seq"},
         {"bench @t/none --placement ring", 2, "replicate, pipeline"},
         {"bench @t/none --placement pipeline --instances 2", 2, "--instances"},
+        {"bench @t/none --requests 5 --steps", 2, "--steps"},
         {"bench @t/none --requests 5 --threads 2", 2, "--threads"},
         {"compile @m -o @t/x --placement ring", 2, "replicate, pipeline"},
         {"compile @m -o @t/x --cores 0", 2, "--cores"},
@@ -249,6 +250,24 @@ static void casts(void **state) {
             fail_msg("%s: %s", line, out);
         json_decref(o);
     }
+}
+
+/* Of bench --steps: all steps of the plan, dearest first, which with the waiting make up a run. */
+static void check_steps(json_t *o) {
+    json_t *steps = json_object_get(o, "steps"), *one;
+    double sum = json_real_value(json_object_get(o, "waiting_ms")), last = 1e30;
+    json_int_t count = 0;
+    size_t i;
+    json_array_foreach(steps, i, one) {
+        double ms = json_real_value(json_object_get(one, "ms"));
+        assert_true(ms >= 0 && ms <= last && json_integer_value(json_object_get(one, "count")) > 0);
+        assert_true(json_integer_value(json_object_get(one, "rows")) > 0 && json_object_get(one, "op"));
+        count += json_integer_value(json_object_get(one, "count"));
+        sum += ms;
+        last = ms;
+    }
+    double mean = json_real_value(json_object_get(o, "mean_ms"));
+    assert_true(count > 3 && sum > 0 && sum <= mean * 1.0001);
 }
 
 /* Of a bench on a fleet: what was asked for, times in order, stages that follow one another. */
@@ -370,6 +389,10 @@ static void whole_way(void **state) {
     o = parse();
     assert_true(json_real_value(json_object_get(o, "p50_ms")) > 0);
     assert_int_equal(json_integer_value(json_object_get(o, "batch")), 2);
+    json_decref(o);
+    assert_int_equal(run("bench @t/a.lathe --seq 9 --threads 2 --steps --seconds 0.05 --json"), 0);
+    o = parse();
+    check_steps(o);
     json_decref(o);
     assert_int_equal(run("bench @t/a.lathe --seq 129"), 2);
     assert_non_null(strstr(err, "128"));
