@@ -224,15 +224,36 @@ static enum lathe_status view(struct lowering *w, const struct lathe_node *node)
 
 /* ---- nodes */
 
-static enum lathe_status lower_attrs(struct lowering *w, const struct lathe_node *node, uint32_t packing) {
+/* The attribute that says how operands are packed: one number for a product, a list for the tables of an embedding. */
+struct packing_attr {
+    enum lathe_attr_key key;
+    const int64_t *list;
+    uint32_t count; /* 0: nothing is packed */
+};
+
+static enum lathe_status add_packing_attr(struct lowering *w, const struct packing_attr *packing) {
     struct lathe_lowered *l = w->l;
-    bool packed = packing != 0, packing_done = !packed;
+    bool one = packing->key == LATHE_ATTR_PACKING;
+    struct lathe_fmt_attr f = {.key = packing->key, .type = one ? LATHE_ATTR_INT : LATHE_ATTR_INTS};
+    if (one) {
+        f.i = packing->list[0];
+    } else {
+        f.first = l->ints.count;
+        f.count = packing->count;
+        if (lathe_table_add(&l->ints, packing->list, packing->count) == UINT32_MAX)
+            return FAIL_MEMORY(w);
+    }
+    return lathe_table_add(&l->attrs, &f, 1) == UINT32_MAX ? FAIL_MEMORY(w) : LATHE_OK;
+}
+
+static enum lathe_status lower_attrs(struct lowering *w, const struct lathe_node *node,
+                                     const struct packing_attr *packing) {
+    struct lathe_lowered *l = w->l;
+    bool packed = packing->count > 0, packing_done = !packed;
     for (uint32_t i = 0; i <= node->n_attrs; i++) {
         const struct lathe_attr *a = i < node->n_attrs ? &node->attrs[i] : NULL;
-        if (!packing_done && (!a || a->key >= LATHE_ATTR_PACKING)) {
-            struct lathe_fmt_attr f = {.key = LATHE_ATTR_PACKING, .type = LATHE_ATTR_INT, .i = packing};
-            if (lathe_table_add(&l->attrs, &f, 1) == UINT32_MAX)
-                return FAIL_MEMORY(w);
+        if (!packing_done && (!a || a->key >= packing->key)) {
+            LATHE_TRY(add_packing_attr(w, packing));
             packing_done = true;
         }
         if (!a || (packed && (a->key == LATHE_ATTR_PACKING || a->key == LATHE_ATTR_TRANS_B)))
@@ -300,6 +321,25 @@ static enum lathe_status packed_value(struct lowering *w, lathe_node_id n, uint3
     return new_value(w, &f, 2, dims, lathe_value_at(w->g, node->in[1])->name, UINT32_MAX, out);
 }
 
+/* The product whose weight is the table that operand i of an embedding looks up; LATHE_NONE when there is none. */
+static lathe_node_id product_of_table(const struct lowering *w, const struct lathe_node *node, uint32_t i) {
+    uint32_t each = node->op == LATHE_OP_EMBEDDING ? 2 : node->op == LATHE_OP_EMBEDDING_Q8 ? 3 : 0;
+    if (!each || i < 2 || (i - 2) % each || !lathe_value_is_constant(w->g, node->in[i]))
+        return LATHE_NONE;
+    const struct lathe_value *table = lathe_value_at(w->g, node->in[i]);
+    int64_t rows, h;
+    if (table->rank != 2 || !lathe_value_dim_is(w->g, node->in[i], 0, &rows) ||
+        !lathe_value_dim_is(w->g, node->in[i], 1, &h))
+        return LATHE_NONE;
+    LATHE_FOR_NODES(w->g, n) {
+        const struct lathe_weight *p = &w->packed[n];
+        if (p->part_count == 1 && p->packing && p->parts[0].transposed && !p->parts[0].scaled &&
+            p->parts[0].data == table->data && p->parts[0].dtype == table->dtype && p->k == h && p->n == rows)
+            return n;
+    }
+    return LATHE_NONE;
+}
+
 static enum lathe_status lower_node(struct lowering *w, lathe_node_id n) {
     struct lathe_lowered *l = w->l;
     const struct lathe_node *node = lathe_node_at(w->g, n);
@@ -319,10 +359,23 @@ static enum lathe_status lower_node(struct lowering *w, lathe_node_id n) {
     uint32_t *operands = malloc(((size_t)node->n_in + node->n_out + 1) * sizeof *operands);
     if (!operands)
         return FAIL_MEMORY(w);
-    bool packed = w->packed[n].part_count > 0;
+    enum { MOST_TABLES = 16 };
+    int64_t packings[MOST_TABLES] = {w->packed[n].packing};
+    struct packing_attr packing = {.key = LATHE_ATTR_PACKING, .list = packings, .count = packings[0] != 0};
+    uint32_t each = node->op == LATHE_OP_EMBEDDING ? 2 : 3;
     enum lathe_status status = LATHE_OK;
-    for (uint32_t i = 0; status == LATHE_OK && i < node->n_in; i++)
-        status = packed && i == 1 ? packed_value(w, n, &operands[1]) : value_of(w, node->in[i], &operands[i]);
+    for (uint32_t i = 0; status == LATHE_OK && i < node->n_in; i++) {
+        bool packed = i == 1 && w->packed[n].part_count > 0;
+        lathe_node_id product = i < 2 + each * MOST_TABLES ? product_of_table(w, node, i) : LATHE_NONE;
+        status = packed                  ? packed_value(w, n, &operands[1])
+                 : product != LATHE_NONE ? packed_value(w, product, &operands[i])
+                                         : value_of(w, node->in[i], &operands[i]);
+        if (product != LATHE_NONE) {
+            packing.key = LATHE_ATTR_PACKINGS;
+            packing.count = (node->n_in - 2) / each;
+            packings[(i - 2) / each] = w->packed[product].packing;
+        }
+    }
     for (uint32_t i = 0; status == LATHE_OK && i < node->n_out; i++) {
         operands[node->n_in + i] = LATHE_FORMAT_ABSENT;
         if (node->out[i] != LATHE_NONE) {
@@ -333,7 +386,7 @@ static enum lathe_status lower_node(struct lowering *w, lathe_node_id n) {
     }
     uint32_t first_attr = l->attrs.count;
     if (status == LATHE_OK)
-        status = lower_attrs(w, node, packed ? w->packed[n].packing : 0);
+        status = lower_attrs(w, node, &packing);
     if (status == LATHE_OK)
         status = add_step(w, node->op, node->name, node->origin, operands, node->n_in, node->n_out, first_attr,
                           &w->step_of[n]);

@@ -63,6 +63,8 @@ static const struct step steps[] = {
     {"merge_equal_nodes", false},
     /* The readers of single tokens are one each now, so what only they need is seen. */
     {"trim_unused_rows", false},
+    /* A decoder tied to the embedding is one matrix with it from here on, in every precision. */
+    {"share_weights", false},
     /* The layers are final: each is given its precision. (8 bits need a calibration first: below.) */
     {"choose_precision", false},
     /* Tables that the source has in 8 bits are read so. */

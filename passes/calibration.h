@@ -50,8 +50,11 @@ struct lathe_quantize_options {
     struct lathe_quantize_log *log;
 };
 
-/* quantize_linear.c: w, the weight of a linear_q8, has the source's integers: its scales stay the source's too. */
+/* quantize_linear.c: w, the weight of a linear_q8, has scales that must stay: the source's, or those of a table too. */
 bool lathe_weight_is_reused(const struct lathe_pass_options *options, lathe_value_id w);
+/* The table is the weight of a linear_q8 as well: its rows in i8 [V,H] and their scales. */
+bool lathe_table_is_weight(const struct lathe_pass_options *options, lathe_value_id table, lathe_value_id *rows,
+                           lathe_value_id *scale);
 
 /* NULL when nothing is known of v. */
 static inline const struct lathe_calibration_input *lathe_calibration_of(const struct lathe_calibration *c,

@@ -82,6 +82,10 @@ static enum lathe_status choose(struct lathe_pass_ctx *ctx, lathe_node_id n, str
                         (unsigned long long)r.clamped);
     if (ctx->report)
         lathe_report_cast(ctx->report, "product", ctx->graph->nodes[n].name, "linear_bf16");
+    lathe_value_id table = lathe_match_table_of(ctx->graph, ctx->graph->nodes[n].in[1]);
+    if (table != LATHE_NONE && ctx->report)
+        lathe_report_quantization(ctx->report, ctx->graph->values[table].name, "bf16 rows", r.error, true,
+                                  "shared with the product that has the table as its matrix");
     lathe_node_set_op(ctx->graph, n, LATHE_OP_LINEAR_BF16);
     ctx->changes++;
     return LATHE_OK;

@@ -81,6 +81,20 @@ bool lathe_match_is_large_matrix(const struct lathe_graph *g, lathe_value_id v) 
     return g->values[v].rank == 2 && lathe_value_count(g, v) > 2048;
 }
 
+lathe_value_id lathe_match_table_of(const struct lathe_graph *g, lathe_value_id v) {
+    lathe_node_id cast = lathe_producer_of(g, v, LATHE_OP_CAST);
+    v = cast == LATHE_NONE ? v : g->nodes[cast].in[0];
+    if (!lathe_value_is_constant(g, v))
+        return LATHE_NONE;
+    for (uint32_t i = 0; i < g->values[v].use_count; i++) {
+        const struct lathe_node *user = &g->nodes[g->values[v].uses[i]];
+        for (uint32_t k = 2; user->op == LATHE_OP_EMBEDDING && k < user->n_in; k += 2)
+            if (user->in[k] == v)
+                return v;
+    }
+    return LATHE_NONE;
+}
+
 lathe_value_id lathe_match_skip_views(const struct lathe_graph *g, lathe_value_id v) {
     lathe_node_id n;
     while ((n = lathe_producer_of(g, v, LATHE_OP_RESHAPE)) != LATHE_NONE)

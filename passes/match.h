@@ -25,6 +25,8 @@ bool lathe_match_is_matrix(const struct lathe_graph *g, lathe_value_id v);
 bool lathe_match_reads_as_weight(const struct lathe_graph *g, lathe_node_id n, lathe_value_id v);
 /* Rank 2 and more than 4 KiB larger in f32 than in 16 bits: it stays as it is stored. */
 bool lathe_match_is_large_matrix(const struct lathe_graph *g, lathe_value_id v);
+/* The constant that embeddings look up and the weight v is too, as it is stored or cast; LATHE_NONE. */
+lathe_value_id lathe_match_table_of(const struct lathe_graph *g, lathe_value_id v);
 /* v, or what a chain of reshapes before it was made from. */
 lathe_value_id lathe_match_skip_views(const struct lathe_graph *g, lathe_value_id v);
 /* True when both are one value, or computed by equal expressions from equal values (casts between floats aside). */

@@ -170,6 +170,12 @@ static void reuse_tables(struct lathe_pass_ctx *ctx, lathe_node_id n) {
     ctx->changes++;
 }
 
+static void tell_shared(struct lathe_pass_ctx *ctx, lathe_value_id rows) {
+    if (ctx->report)
+        lathe_report_quantization(ctx->report, ctx->graph->values[rows].name, "s8 rows with a scale each", 0, true,
+                                  "shared with the product that has the table as its matrix");
+}
+
 enum lathe_status lathe_pass_quantize_embedding(struct lathe_pass_ctx *ctx) {
     struct lathe_graph *g = ctx->graph;
     struct byte_table known[MOST_TABLES]; /* one that two operators use is stored once */
@@ -190,6 +196,11 @@ enum lathe_status lathe_pass_quantize_embedding(struct lathe_pass_ctx *ctx) {
             struct byte_table *b = &in_bytes[t];
             *b = (struct byte_table){g->nodes[n].in[2 + 2 * t], LATHE_NONE, LATHE_NONE};
             int64_t rows, h;
+            if (lathe_table_is_weight(ctx->options, b->table, &b->rows, &b->scale)) {
+                tell_shared(ctx, b->rows);
+                found++;
+                continue;
+            }
             if (why_not(g, b->table, &rows, &h))
                 continue;
             for (uint32_t k = 0; k < known_count; k++)

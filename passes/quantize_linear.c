@@ -27,7 +27,8 @@
 struct lathe_quantized_weight {
     lathe_value_id weight;
     bool transposed, done, reused;
-    char rounded[96]; /* why numbers in few bits were rounded anew; empty: they were not */
+    lathe_value_id table; /* the constant, when it is looked up as well; LATHE_NONE */
+    char rounded[96];     /* why numbers in few bits were rounded anew; empty: they were not */
     struct lathe_calibration_input pooled;
     struct lathe_q8_layer layer;
     lathe_value_id w, w_scale, w_sum, x_scale; /* of this run */
@@ -170,7 +171,7 @@ static void convert(struct lathe_pass_ctx *ctx, lathe_node_id n, const struct la
                             s->w,
                             s->w_scale,
                             s->w_sum,
-                            s->reused ? bias : shifted_bias(g, n, columns, s->layer.shift),
+                            s->reused || s->table != LATHE_NONE ? bias : shifted_bias(g, n, columns, s->layer.shift),
                             residual,
                             s->x_scale};
     uint32_t n_in = s->x_scale != LATHE_NONE ? 7 : residual != LATHE_NONE ? 6 : 5;
@@ -200,6 +201,8 @@ static void tell_quantized(struct lathe_pass_ctx *ctx, lathe_node_id n, const st
         snprintf(smoothing, sizeof smoothing, ", smoothed with alpha %g", s->layer.alpha);
     if (s->reused)
         snprintf(weights, sizeof weights, "weights reused: integers and scales of the source");
+    else if (s->table != LATHE_NONE)
+        snprintf(weights, sizeof weights, "weights rounded to the nearest: they are a table of look-ups too");
     else
         snprintf(weights, sizeof weights, "%.2g %% of the weights at the end of their range%s%s",
                  100 * s->layer.clipped, s->rounded[0] ? ", the source's own rounded anew: " : "", s->rounded);
@@ -224,8 +227,16 @@ static enum lathe_status quantize(struct lathe_pass_ctx *ctx, struct lathe_quant
             return lathe_fail(ctx->diag, LATHE_MSG_NO_MEMORY, "quantize_linear: out of memory");
         enum lathe_reuse reuse =
             lathe_reuse_weights(weights, narrow ? 64 : 128, g->arena, &s->layer, s->rounded, sizeof s->rounded);
-        s->reused = settings.given = reuse == LATHE_REUSE_WEIGHTS;
-        if (s->reused && !s->layer.w)
+        s->reused = reuse == LATHE_REUSE_WEIGHTS;
+        s->table = s->reused || !s->transposed ? LATHE_NONE : lathe_match_table_of(g, s->weight);
+        double rounding = 0;
+        if (s->table != LATHE_NONE &&
+            !lathe_round_weights(weights, settings.weight_max, g->arena, &s->layer, &rounding))
+            s->layer.w = NULL;
+        if (!isfinite(rounding))
+            s->table = LATHE_NONE;
+        settings.given = s->reused || s->table != LATHE_NONE;
+        if (settings.given && !s->layer.w)
             return lathe_fail(ctx->diag, LATHE_MSG_NO_MEMORY, "quantize_linear: out of memory");
         LATHE_TRY(lathe_quantize_weights(weights, &s->pooled, &settings, g->arena, &s->layer, ctx->diag));
         s->done = true;
@@ -275,16 +286,28 @@ static struct lathe_quantized_weight *weight_of(struct lathe_quantize_log *log, 
     for (uint32_t i = 0; i < log->weight_count; i++)
         if (log->weights[i].weight == weight && log->weights[i].transposed == transposed)
             return &log->weights[i];
-    log->weights[log->weight_count] =
-        (struct lathe_quantized_weight){.weight = weight, .transposed = transposed, .w = LATHE_NONE};
+    log->weights[log->weight_count] = (struct lathe_quantized_weight){
+        .weight = weight, .transposed = transposed, .table = LATHE_NONE, .w = LATHE_NONE};
     return &log->weights[log->weight_count++];
 }
 
 bool lathe_weight_is_reused(const struct lathe_pass_options *options, lathe_value_id w) {
     const struct lathe_quantize_log *log = options && options->quantize ? options->quantize->log : NULL;
     for (uint32_t i = 0; log && i < log->weight_count; i++)
-        if (log->weights[i].w == w && log->weights[i].reused)
+        if (log->weights[i].w == w && (log->weights[i].reused || log->weights[i].table != LATHE_NONE))
             return true;
+    return false;
+}
+
+bool lathe_table_is_weight(const struct lathe_pass_options *options, lathe_value_id table, lathe_value_id *rows,
+                           lathe_value_id *scale) {
+    const struct lathe_quantize_log *log = options && options->quantize ? options->quantize->log : NULL;
+    for (uint32_t i = 0; log && i < log->weight_count; i++)
+        if (log->weights[i].table == table && log->weights[i].w != LATHE_NONE) {
+            *rows = log->weights[i].w;
+            *scale = log->weights[i].w_scale;
+            return true;
+        }
     return false;
 }
 

@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 /* The axis of the stored matrix that K runs along. */
 static int k_axis(const struct lathe_weight_part *p) {
@@ -83,4 +84,37 @@ enum lathe_reuse lathe_reuse_weights(const struct lathe_weight_reader *weights, 
             return LATHE_REUSE_REFUSED;
         }
     return LATHE_REUSE_WEIGHTS;
+}
+
+bool lathe_round_weights(const struct lathe_weight_reader *weights, int most, struct lathe_arena *arena,
+                         struct lathe_q8_layer *out, double *error) {
+    size_t n = (size_t)weights->n, k = (size_t)weights->k;
+    double lost = 0, all = 0;
+    *out = (struct lathe_q8_layer){.w = lathe_arena_alloc_array(arena, n, k),
+                                   .w_scale = lathe_arena_alloc_array(arena, n, sizeof(float)),
+                                   .w_sum = lathe_arena_alloc_array(arena, n, sizeof(int32_t)),
+                                   .shift = lathe_arena_alloc_array(arena, n, sizeof(float))};
+    float *column = malloc(k * sizeof *column);
+    bool done = out->w && out->w_scale && out->w_sum && out->shift && column;
+    for (size_t c = 0; done && c < n; c++) {
+        float top = 0;
+        lathe_weight_reader_columns(weights, (int64_t)c, 1, column);
+        for (size_t i = 0; i < k; i++) {
+            top = fabsf(column[i]) > top ? fabsf(column[i]) : top;
+            all += (double)column[i] * (double)column[i];
+        }
+        float scale = top < 1e-30f ? 1.0f : top / (float)most;
+        for (size_t i = 0; i < k; i++) {
+            float q = nearbyintf(column[i] / scale);
+            q = q > (float)most ? (float)most : q < -(float)most ? -(float)most : q == q ? q : 0;
+            double off = (double)column[i] - (double)q * (double)scale;
+            out->w[c * k + i] = (int8_t)q;
+            out->w_sum[c] += (int32_t)q;
+            lost += off * off;
+        }
+        out->w_scale[c] = scale;
+    }
+    *error = !isfinite(lost) || !isfinite(all) ? INFINITY : all > 0 ? sqrt(lost / all) : 0;
+    free(column);
+    return done;
 }

@@ -13,4 +13,8 @@ enum lathe_reuse {
 /* `most` is the largest magnitude that the product takes, 128 or 64. Without memory: LATHE_REUSE_WEIGHTS with out->w NULL. */
 enum lathe_reuse lathe_reuse_weights(const struct lathe_weight_reader *weights, int most, struct lathe_arena *arena,
                                      struct lathe_q8_layer *out, char *why, size_t size);
+/* Each column to the nearest of [-most, most] with its own scale, for weights that are looked up as well and need low
+ * error in themselves; *error is that, relative, and infinite when a number is not finite. False without memory. */
+bool lathe_round_weights(const struct lathe_weight_reader *weights, int most, struct lathe_arena *arena,
+                         struct lathe_q8_layer *out, double *error);
 #endif

@@ -250,6 +250,47 @@ static bool attr_ok(struct checker *c, const struct lathe_fmt_attr *at) {
     return true;
 }
 
+/* The packing that the step says operand i has. */
+static int64_t packing_of(const struct lathe_plan *p, const struct lathe_fmt_step *s, uint32_t i) {
+    uint32_t each = s->op == LATHE_OP_EMBEDDING ? 2 : s->op == LATHE_OP_EMBEDDING_Q8 ? 3 : 0;
+    for (uint32_t k = 0; k < s->n_attrs; k++) {
+        const struct lathe_fmt_attr *a = &p->attrs[s->first_attr + k];
+        if (a->key == LATHE_ATTR_PACKING && a->type == LATHE_ATTR_INT && !each && i == 1)
+            return a->i;
+        if (a->key == LATHE_ATTR_PACKINGS && a->type == LATHE_ATTR_INTS && each && i >= 2 && (i - 2) % each == 0 &&
+            (i - 2) / each < a->count)
+            return p->ints[a->first + (i - 2) / each];
+    }
+    return 0;
+}
+
+static int64_t constant_dim(const struct lathe_plan *p, uint32_t v, unsigned axis) {
+    const struct lathe_fmt_dim *d = &p->dims[p->values[v].dims[axis]];
+    return d->op == LATHE_DIM_CONST ? d->constant : -1;
+}
+
+static bool is_linear(unsigned op) {
+    return op == LATHE_OP_LINEAR || op == LATHE_OP_LINEAR_BF16 || op == LATHE_OP_LINEAR_Q8;
+}
+
+/* Operators read a weight in panels as far as the sizes beside it say: it must be what the step says it is. (Tables of
+ * embeddings are measured when they are read.) */
+static bool packings_ok(const struct lathe_plan *p, const struct lathe_fmt_step *s) {
+    const uint32_t *in = p->operands + s->first_operand;
+    for (uint32_t i = 0; i < s->n_in; i++) {
+        int64_t said = packing_of(p, s, i);
+        if (in[i] == LATHE_FORMAT_ABSENT ? said != 0 : said != p->values[in[i]].packing)
+            return false;
+        if (!said || !is_linear(s->op))
+            continue;
+        const struct lathe_fmt_value *x = &p->values[in[0]], *y = &p->values[in[s->n_in]];
+        if (x->rank < 1 || y->rank < 1 || constant_dim(p, in[1], 0) != constant_dim(p, in[0], x->rank - 1u) ||
+            constant_dim(p, in[1], 1) != constant_dim(p, in[s->n_in], y->rank - 1u))
+            return false;
+    }
+    return true;
+}
+
 static enum lathe_status check_step(struct checker *c, uint32_t index) {
     const struct lathe_plan *p = &c->a->plan;
     const struct lathe_fmt_step *s = &p->steps[index];
@@ -299,7 +340,7 @@ static enum lathe_status check_step(struct checker *c, uint32_t index) {
                 if (p->dim_needs_rows[p->ints[at->first + k]])
                     return BAD(c, "step", index, "the prologue needs a size that it makes");
     }
-    return LATHE_OK;
+    return packings_ok(p, s) ? LATHE_OK : BAD(c, "step", index, "packing of a weight");
 }
 
 /* ---- what the public interface shows */

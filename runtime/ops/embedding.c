@@ -8,11 +8,19 @@
 #define MAX_PAIRS   8
 #define FETCH_AHEAD 3    /* output rows */
 #define FETCH_BYTES 4096 /* of a table row, at most */
+#define PANEL       16
+
+enum packing {
+#define PACKING(number, name, text) PACKING_##name = number,
+#include "packing.def"
+#undef PACKING
+};
 
 struct pair {
     const struct lathe_tensor *table, *index; /* index NULL: row offset + s, or row 0 when offset is -1 */
     const float *scale;                       /* of each row of a table of bytes */
     int64_t rows, offset;
+    int64_t beside;   /* elements of a row side by side: 0 all of them; else in the panels of a product (FORMAT.md) */
     bool by_position; /* the index has one entry a position, for every sequence */
 };
 
@@ -31,6 +39,12 @@ static bool row_of(const struct lathe_op_call *call, const struct pair *p, int64
     return false;
 }
 
+/* Which element of its panels element i of a row is. */
+static int64_t panel_element(const struct pair *p, int64_t row, int64_t h, int64_t i) {
+    int64_t s = p->beside, padded = (h + s - 1) / s * s;
+    return row / PANEL * padded * PANEL + i / s * PANEL * s + row % PANEL * s + i % s;
+}
+
 /* Asks for the table rows of output row `at`: they lie anywhere in tables larger than the caches. */
 static void fetch_rows(const struct lathe_op_call *call, const struct pair *pairs, unsigned count, int64_t at,
                        int64_t positions, int64_t h) {
@@ -38,10 +52,14 @@ static void fetch_rows(const struct lathe_op_call *call, const struct pair *pair
     quiet.diag = NULL;
     for (unsigned i = 0; i < count; i++) {
         const struct pair *p = &pairs[i];
-        int64_t row, bytes = h * (int64_t)lathe_dtype_bytes(p->table->dtype);
+        int64_t row, each = (int64_t)lathe_dtype_bytes(p->table->dtype), bytes = h * each;
         if (!row_of(&quiet, p, at, positions, &row))
             continue;
         const char *from = (const char *)p->table->data + row * bytes;
+        if (p->beside) {
+            from = (const char *)p->table->data + panel_element(p, row, h, 0) * each;
+            bytes *= PANEL;
+        }
         for (int64_t b = 0; b < bytes && b < FETCH_BYTES; b += 64)
             __builtin_prefetch(from + b);
         if (p->scale)
@@ -49,8 +67,35 @@ static void fetch_rows(const struct lathe_op_call *call, const struct pair *pair
     }
 }
 
+static void read_panel(const struct pair *p, int64_t row, int64_t h, int64_t i, int64_t n, float *out) {
+    const void *data = p->table->data;
+    int64_t first = panel_element(p, row, h, 0);
+    switch (p->beside) {
+    case 1:
+        for (int64_t c = 0; c < n; c++)
+            out[c] = ((const float *)data)[first + (i + c) * PANEL];
+        return;
+    case 2:
+        for (int64_t c = 0; c < n; c++) {
+            int64_t k = i + c;
+            uint32_t bits = (uint32_t)((const uint16_t *)data)[first + k / 2 * 2 * PANEL + k % 2] << 16;
+            memcpy(&out[c], &bits, sizeof bits);
+        }
+        return;
+    default:
+        for (int64_t c = 0; c < n; c++) {
+            int64_t k = i + c;
+            out[c] = (float)((const int8_t *)data)[first + k / 4 * 4 * PANEL + k % 4] * p->scale[row];
+        }
+    }
+}
+
 /* n elements of a row from column i on, n at most LATHE_CHUNK. */
 static void read_row(const struct pair *p, int64_t row, int64_t h, int64_t i, int64_t n, float *out) {
+    if (p->beside) {
+        read_panel(p, row, h, i, n, out);
+        return;
+    }
     if (!p->scale) {
         lathe_load_f32(p->table, row * h + i, n, out);
         return;
@@ -62,7 +107,7 @@ static void read_row(const struct pair *p, int64_t row, int64_t h, int64_t i, in
 }
 
 static void load_row(const struct pair *p, int64_t row, int64_t h, float *out) {
-    if (p->table->dtype == LATHE_F32) {
+    if (p->table->dtype == LATHE_F32 && !p->beside) {
         memcpy(out, (const float *)p->table->data + row * h, (size_t)h * sizeof *out);
         return;
     }
@@ -71,7 +116,7 @@ static void load_row(const struct pair *p, int64_t row, int64_t h, float *out) {
 }
 
 static void add_row(const struct lathe_kernels *kernels, const struct pair *p, int64_t row, int64_t h, float *sum) {
-    if (p->table->dtype == LATHE_F32) {
+    if (p->table->dtype == LATHE_F32 && !p->beside) {
         kernels->binary_f32((size_t)h, 0, sum, (const float *)p->table->data + row * h, 1, sum);
         return;
     }
@@ -81,6 +126,21 @@ static void add_row(const struct lathe_kernels *kernels, const struct pair *p, i
         read_row(p, row, h, i, n, values);
         kernels->binary_f32((size_t)n, 0, sum + i, values, 1, sum + i);
     }
+}
+
+/* How the table lies; in panels its dims are [H, V], and its type is theirs. */
+static bool set_packing(struct pair *p, int64_t packing, int64_t h) {
+    const struct lathe_tensor *t = p->table;
+    static const struct {
+        int64_t beside;
+        enum lathe_dtype dtype;
+    } packings[] = {
+        [PACKING_F32_N16] = {1, LATHE_F32}, [PACKING_BF16_N16K2] = {2, LATHE_BF16}, [PACKING_S8_N16K4] = {4, LATHE_I8}};
+    if (!t || t->rank != 2 || packing < 0 || packing >= (int64_t)(sizeof packings / sizeof *packings))
+        return false;
+    p->beside = packings[packing].beside;
+    p->rows = t->dims[p->beside ? 1 : 0];
+    return t->dims[p->beside ? 0 : 1] == h && (!p->beside || t->dtype == packings[packing].dtype);
 }
 
 /* `each`: operands of a table, 3 with the row scales. */
@@ -96,6 +156,8 @@ static enum lathe_status run(const struct lathe_op_call *call, unsigned each, co
     int64_t h = y->dims[y->rank - 1], positions = y->dims[y->rank - 2], rows = lathe_count_range(y, 0, y->rank - 1);
     uint32_t offset_count;
     const int64_t *offsets = lathe_attr_ints(&call->attrs, LATHE_ATTR_OFFSETS, &offset_count);
+    uint32_t packing_count;
+    const int64_t *packings = lathe_attr_ints(&call->attrs, LATHE_ATTR_PACKINGS, &packing_count);
     struct pair pairs[MAX_PAIRS];
     unsigned count = (call->n_in - 2) / each;
     for (unsigned i = 0; i < count; i++) {
@@ -104,9 +166,8 @@ static enum lathe_status run(const struct lathe_op_call *call, unsigned each, co
         p->table = in[0];
         p->index = in[each - 1];
         p->scale = scale ? scale->data : NULL;
-        if (!p->table || p->table->rank != 2 || p->table->dims[1] != h)
+        if (!set_packing(p, i < packing_count ? packings[i] : PACKING_ROWS, h))
             return lathe_bad_shape(call, name);
-        p->rows = p->table->dims[0];
         if (scale && (scale->dtype != LATHE_F32 || lathe_tensor_count(scale) != p->rows))
             return lathe_bad_shape(call, name);
         if (scale ? p->table->dtype != LATHE_I8 : !lathe_dtype_is_float(p->table->dtype))

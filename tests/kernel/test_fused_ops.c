@@ -287,6 +287,63 @@ static void embedding(void **state) {
     guarded_free(sum, B * S * H);
 }
 
+/* A table read from the panels of a product gives the bits of the table in rows. */
+static void embedding_in_panels(void **state) {
+    (void)state;
+    enum { B = 2, S = 5, V = 37 };
+    for (int round = 0; round < 30; round++) {
+        const int64_t h = 1 + (int64_t)test_below(300), panels = (V + 15) / 16, padded = (h + 3) / 4 * 4;
+        size_t count = (size_t)(V * h), room = (size_t)(panels * 16 * padded), out = (size_t)(B * S * h);
+        float *f = guarded_floats(count), *fp = guarded_floats(room), *g = guarded_floats((size_t)h);
+        float *scale = guarded_floats(V), *y = guarded_floats(out), *z = guarded_floats(out);
+        uint16_t *half = malloc(count * 2), *halfp = malloc(room * 2);
+        int8_t *bytes = malloc(count), *bytesp = malloc(room);
+        int64_t ids[B * S];
+        for (int i = 0; i < B * S; i++)
+            ids[i] = (int64_t)test_below(V);
+        for (size_t i = 0; i < count; i++) {
+            half[i] = lathe_bf16_weight(f[i]);
+            bytes[i] = (int8_t)test_below(256);
+        }
+        lathe_pack_f32_n16(f, (size_t)h, V, (size_t)h, true, 0, (size_t)panels, fp);
+        lathe_pack_bf16_n16k2(half, LATHE_BF16, (size_t)h, V, (size_t)h, true, 0, (size_t)panels, halfp);
+        lathe_pack_s8_n16k4(bytes, (size_t)h, V, (size_t)h, true, 0, (size_t)panels, bytesp);
+        const struct lathe_tensor rows[] = {
+            {f, LATHE_F32, 2, {V, h}}, {half, LATHE_BF16, 2, {V, h}}, {bytes, LATHE_I8, 2, {V, h}}};
+        const struct lathe_tensor packed[] = {
+            {fp, LATHE_F32, 2, {h, V}}, {halfp, LATHE_BF16, 2, {h, V}}, {bytesp, LATHE_I8, 2, {h, V}}};
+        struct lathe_tensor G = F32(g, h), Sc = F32(scale, V), Id = {ids, LATHE_I64, 2, {B, S}};
+        struct lathe_tensor Y = F32(y, B, S, h), Z = F32(z, B, S, h);
+        for (int k = 0; k < 3; k++) {
+            const int64_t packing = k + 1;
+            run_fn run = k == 2 ? lathe_run_embedding_q8 : lathe_run_embedding;
+            const struct lathe_tensor *in[] = {&G, NULL, &rows[k], k == 2 ? &Sc : &Id, &Id};
+            const struct lathe_attr attr = {
+                .key = LATHE_ATTR_PACKINGS, .type = LATHE_ATTR_INTS, .ints = &packing, .count = 1};
+            unsigned n_in = k == 2 ? 5 : 4;
+            assert_int_equal(run_op(run, NULL, &attr, 0, in, n_in, OUT(&Y), 1, threads()), LATHE_OK);
+            in[2] = &packed[k];
+            assert_int_equal(run_op(run, NULL, &attr, 1, in, n_in, OUT(&Z), 1, threads()), LATHE_OK);
+            assert_memory_equal(y, z, out * sizeof *y);
+            /* the same bytes called another packing */
+            const int64_t wrong = packing % 3 + 1;
+            const struct lathe_attr other = {
+                .key = LATHE_ATTR_PACKINGS, .type = LATHE_ATTR_INTS, .ints = &wrong, .count = 1};
+            assert_int_not_equal(run_op(run, NULL, &other, 1, in, n_in, OUT(&Z), 1, 1), LATHE_OK);
+        }
+        guarded_free(f, count);
+        guarded_free(fp, room);
+        guarded_free(g, (size_t)h);
+        guarded_free(scale, V);
+        guarded_free(y, out);
+        guarded_free(z, out);
+        free(half);
+        free(halfp);
+        free(bytes);
+        free(bytesp);
+    }
+}
+
 /* Tables of bytes give the bits of the tables of floats that they stand for. */
 static void embedding_q8(void **state) {
     (void)state;
@@ -438,9 +495,15 @@ int main(void) {
     test_seed_init();
     lathe_kernels_select(lathe_cpu_bits(), &kernels);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(linear),  cmocka_unit_test(matmul),      cmocka_unit_test(gemm),
-        cmocka_unit_test(norms),   cmocka_unit_test(embedding),   cmocka_unit_test(embedding_q8),
-        cmocka_unit_test(softmax), cmocka_unit_test(packed_rows),
+        cmocka_unit_test(linear),
+        cmocka_unit_test(matmul),
+        cmocka_unit_test(gemm),
+        cmocka_unit_test(norms),
+        cmocka_unit_test(embedding),
+        cmocka_unit_test(embedding_q8),
+        cmocka_unit_test(embedding_in_panels),
+        cmocka_unit_test(softmax),
+        cmocka_unit_test(packed_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

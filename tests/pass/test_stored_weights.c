@@ -1,5 +1,5 @@
 /* Weights and tables in few bits stay as they are stored: what folds, what is looked through, what is widened in a run.
- * "#N" in a graph stands for N numbers. */
+ * "#N" in a graph stands for N numbers, "@RxC" for R * C numbers of which "#" gives the transposed matrix [R, C]. */
 #include "pass_test.h"
 
 #include <setjmp.h>
@@ -13,19 +13,22 @@
 
 static char *with_numbers(const char *text) {
     size_t capacity = strlen(text) + 1, n = 0;
-    for (const char *p = text; (p = strchr(p, '#')); p++)
-        capacity += (size_t)atoi(p + 1) * 4;
+    for (const char *p = text; (p = strpbrk(p, "#@")); p++)
+        capacity += *p == '#' ? (size_t)atoi(p + 1) * 4 : 4 * 70 * 32;
     char *out = malloc(capacity);
     if (!out)
         abort();
     while (*text) {
-        if (*text != '#') {
+        if (*text != '#' && *text != '@') {
             out[n++] = *text++;
             continue;
         }
-        int count = (int)strtol(text + 1, (char **)(uintptr_t)&text, 10);
-        for (int i = 0; i < count; i++)
-            n += (size_t)sprintf(out + n, "%s%d", i ? ", " : "", i % 7);
+        bool turned = *text == '@';
+        int count = (int)strtol(text + 1, (char **)(uintptr_t)&text, 10), cols = 1;
+        if (turned)
+            cols = (int)strtol(text + 1, (char **)(uintptr_t)&text, 10);
+        for (int i = 0; i < count * cols; i++)
+            n += (size_t)sprintf(out + n, "%s%d", i ? ", " : "", (turned ? i % count * cols + i / count : i) % 7);
     }
     out[n] = 0;
     return out;
@@ -124,6 +127,28 @@ static const struct pass_case cases[] = {
      "%e : f32[batch, seq, 64] = gather(%w, %ids) {axis=0}\n"
      "%y : f32[batch, seq, 64] = layer_norm(%e, %g, %b) {axis=2, epsilon=1e-5}\noutput %y as \"y\"\n",
      "embedding=0 embedding_q8=0 gather=3 layer_norm=1\nno text:f32[100, 64]"},
+    /* ---- one matrix stored twice */
+    {"a decoder tied to the table", "share_weights drop_dead_nodes",
+     "const %t : f32[70, 32] = {#2240}\nconst %d : f32[32, 70] = {@70x32}\nconst %g : f32[32] = {#32}\n" IDS
+     "%e : f32[batch, seq, 32] = embedding(%g, _, %t, %ids) {offsets=[0], epsilon=1e-5}\n"
+     "%y : f32[batch, seq, 70] = linear(%e, %d)\noutput %y as \"y\"\n",
+     "linear=1\ntext:linear(%e, %t) {trans_b=1}"},
+    {"one of them is another matrix", "share_weights drop_dead_nodes",
+     "const %t : f32[70, 32] = {#2240}\nconst %d : f32[32, 70] = {#2240}\nconst %g : f32[32] = {#32}\n" IDS
+     "%e : f32[batch, seq, 32] = embedding(%g, _, %t, %ids) {offsets=[0], epsilon=1e-5}\n"
+     "%y : f32[batch, seq, 70] = linear(%e, %d)\noutput %y as \"y\"\n",
+     "linear=1\ntext:linear(%e, %d)"},
+    {"two products with one matrix", "share_weights drop_dead_nodes",
+     "const %t : f32[70, 32] = {#2240}\nconst %d : f32[32, 70] = {@70x32}\ninput %x : f32[batch, 32]\n"
+     "%a : f32[batch, 70] = linear(%x, %t) {trans_b=1}\n%b : f32[batch, 70] = linear(%x, %d)\n"
+     "output %a as \"a\"\noutput %b as \"b\"\n",
+     "linear=2\ntext:linear(%x, %t) {trans_b=1}\nno text:%d"},
+    {"a copy in 16 bits behind a cast", "share_weights drop_dead_nodes",
+     "const %t : f16[70, 32] = {#2240}\nconst %h : f16[32, 70] = {@70x32}\nconst %g : f32[32] = {#32}\n" IDS
+     "%d : f32[32, 70] = cast(%h) {to=1}\n"
+     "%e : f32[batch, seq, 32] = embedding(%g, _, %t, %ids) {offsets=[0], epsilon=1e-5}\n"
+     "%y : f32[batch, seq, 70] = linear(%e, %d)\noutput %y as \"y\"\n",
+     "linear=1 cast=1\ntext:= cast(%t)\ntext:trans_b=1\nno text:%h"},
 };
 
 static void test_case(void **state) {
