@@ -60,32 +60,58 @@ static bool is_one(struct lathe_graph *g, lathe_dim d) {
     return lathe_dim_is_const(g->dims, d, &size) && size == 1;
 }
 
-/* The symbol that a dim is, when it is the first axis of an input; UINT32_MAX. */
-static uint32_t batch_symbol(struct lathe_graph *g, lathe_dim d) {
-    struct lathe_dim_term term;
+/* The first axes of an input, all of them symbols, whose product is d: the batch, or questions and choices. Their
+ * number, 0 when there is no such input. */
+static int batch_symbols(struct lathe_graph *g, lathe_dim d, lathe_dim *axes) {
     for (uint32_t i = 0; i < g->input_count; i++) {
         const struct lathe_value *v = lathe_value_at(g, g->inputs[i]);
-        if (v->rank < 1 || !lathe_attention_same_dim(g, v->dims[0], d) || lathe_dim_term_count(g->dims, d) != 1)
-            continue;
-        lathe_dim_term_at(g->dims, d, 0, &term);
-        if (term.factor == 1 && term.atom_count == 1 && term.atoms[0].kind == LATHE_ATOM_SYMBOL)
-            return term.atoms[0].symbol;
+        lathe_dim product = lathe_dim_const(g->dims, 1);
+        for (int n = 0; n < v->rank && lathe_dim_plain_symbol(g->dims, v->dims[n]) >= 0; n++) {
+            axes[n] = lathe_dim_resolve(g->dims, v->dims[n]);
+            product = lathe_dim_mul(g->dims, product, axes[n]);
+            if (product == LATHE_DIM_NONE)
+                break;
+            if (lathe_attention_same_dim(g, product, d))
+                return n + 1;
+        }
     }
-    return UINT32_MAX;
+    return 0;
 }
 
-/* A mask read at the batch index although its own first axis has another name, through flat indices say: the batch is
+/* A mask read at the batch index although its own first axes have other names, through flat indices say: the batch is
  * one size, so both names mean it. */
 static void unify_batch(struct lathe_attention_match *m, lathe_dim d) {
     struct lathe_graph *g = m->view.graph;
-    uint32_t symbol = batch_symbol(g, d);
+    lathe_dim own[LATHE_MAX_RANK], batch[LATHE_MAX_RANK];
+    int count = batch_symbols(g, d, own);
     char text[256];
-    if (symbol == UINT32_MAX || batch_symbol(g, m->batch) == UINT32_MAX)
+    if (count == 0 || count != batch_symbols(g, m->batch, batch))
         return;
-    snprintf(text, sizeof text, "%.100s = %.100s", lathe_dims_symbol_name(g->dims, symbol),
-             lathe_dims_symbol_name(g->dims, batch_symbol(g, m->batch)));
-    lathe_graph_add_note(g, NULL, lathe_node_at(g, m->anchor)->name, text);
-    lathe_graph_substitute(g, symbol, lathe_dim_resolve(g->dims, m->batch));
+    for (int i = 0; i < count; i++) {
+        int64_t from = lathe_dim_plain_symbol(g->dims, own[i]), to = lathe_dim_plain_symbol(g->dims, batch[i]);
+        if (from < 0 || to < 0 || from == to)
+            continue;
+        snprintf(text, sizeof text, "%.100s = %.100s", lathe_dims_symbol_name(g->dims, (uint32_t)from),
+                 lathe_dims_symbol_name(g->dims, (uint32_t)to));
+        lathe_graph_add_note(g, NULL, lathe_node_at(g, m->anchor)->name, text);
+        lathe_graph_substitute(g, (uint32_t)from, batch[i]);
+    }
+}
+
+/* How many of the first axes of an element make the batch together, as the questions and choices of a test do. */
+static int batch_axes(struct lathe_attention_match *m, const struct lathe_element *e) {
+    struct lathe_graph *g = m->view.graph;
+    const struct lathe_value *v = lathe_value_at(g, e->value);
+    lathe_dim product = e->rank ? v->dims[0] : LATHE_DIM_NONE;
+    for (int n = 2; n < e->rank && product != LATHE_DIM_NONE; n++) {
+        struct lathe_index offset;
+        product = lathe_dim_mul(g->dims, product, v->dims[n - 1]);
+        if (product != LATHE_DIM_NONE && lathe_attention_same_dim(g, product, m->batch) &&
+            lathe_index_flatten(&m->view.space, n, v->dims, e->at, &offset) &&
+            lathe_index_equal(&m->view.space, &offset, &m->b))
+            return n;
+    }
+    return 0;
 }
 
 /* The axes of an element as a plane that broadcasts to [B, N, Sq, Sk]; in that order only. */
@@ -97,7 +123,13 @@ static bool plane_of(struct lathe_attention_match *m, const struct lathe_element
     *out = (struct plane){.value = e->value, .negated = negated};
     for (int i = 0; i < AXES; i++)
         out->dims[i] = lathe_dim_const(g->dims, 1);
-    for (int i = 0; i < e->rank; i++) {
+    int first = batch_axes(m, e);
+    if (first) {
+        out->has[AXIS_B] = true;
+        out->dims[AXIS_B] = m->batch;
+        next = AXIS_N;
+    }
+    for (int i = first; i < e->rank; i++) {
         if (is_one(g, v->dims[i]))
             continue;
         int axis = next;

@@ -153,8 +153,8 @@ static enum lathe_status set_limits(struct lathe_session *s, const struct lathe_
             s->symbol_max[i] = asked;
             lowered = true;
         }
-        if ((sym->role == LATHE_ROLE_BATCH || sym->role == LATHE_ROLE_SEQUENCE) &&
-            !lathe_mul_i64(rows, s->symbol_max[i], &rows))
+        /* sequences may be counted along more axes than the batch: choices of a question */
+        if (sym->role != LATHE_ROLE_ROWS && !lathe_mul_i64(rows, s->symbol_max[i], &rows))
             rows = INT64_MAX;
     }
     for (uint32_t i = 0; lowered && i < p->head->symbol_count; i++)
