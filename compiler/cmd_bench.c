@@ -1,6 +1,7 @@
 /* lathe bench: how long an artifact takes, on made-up inputs from a fixed random generator. */
 #include "bench.h"
 #include "cli.h"
+#include "package.h"
 #include "printable.h"
 #include "session.h"
 
@@ -413,7 +414,7 @@ static enum lathe_status parse_lengths(struct lathe_bench_request *q, struct lat
 }
 
 static enum lathe_status bench(struct lathe_bench_request *q, struct lathe_diag *diag) {
-    struct lathe_artifact *a = NULL;
+    struct lathe_model model;
     struct lathe_thread_budget budget;
     LATHE_TRY(parse_lengths(q, diag));
     if ((q->placement || q->requests || q->clients) && (q->has_instances || q->session.threads))
@@ -427,9 +428,10 @@ static enum lathe_status bench(struct lathe_bench_request *q, struct lathe_diag 
     if (budget.warning[0])
         lathe_cli_warn("%s", budget.warning);
     struct lathe_artifact_options options = {.map_weights = q->map_weights};
-    LATHE_TRY(lathe_artifact_open(q->args.at[0], &options, &a, diag));
+    LATHE_TRY(lathe_model_open(q->args.at[0], &options, &model, diag));
+    struct lathe_artifact *a = model.artifact;
     enum lathe_status status = bench_artifact(q, a, diag);
-    lathe_artifact_close(&a);
+    lathe_model_close(&model);
     return status;
 }
 

@@ -1,6 +1,8 @@
 /* lathe diff: what differs between two artifacts. */
 #include "artifact_json.h"
 #include "cli.h"
+#include "package.h"
+#include "plan.h"
 #include "printable.h"
 
 #include <stdlib.h>
@@ -96,10 +98,9 @@ static void compare(struct diff *d, const char *what, const json_t *a, const jso
     }
 }
 
-static enum lathe_status load(const char *path, struct lathe_artifact **a, json_t **record, struct lathe_diag *diag) {
-    *record = NULL;
-    LATHE_TRY(lathe_artifact_open(path, NULL, a, diag));
-    return lathe_artifact_json(*a, path, record, diag);
+static enum lathe_status load(const char *path, struct lathe_model *m, json_t **record, struct lathe_diag *diag) {
+    LATHE_TRY(lathe_model_open(path, NULL, m, diag));
+    return lathe_artifact_json(m->artifact, path, record, diag);
 }
 
 /* Weights that differ though their sizes agree. */
@@ -120,13 +121,14 @@ static void compare_weights(struct diff *d, const struct lathe_artifact *a, cons
 }
 
 static enum lathe_status diff(const char *pa, const char *pb, bool as_json, struct lathe_diag *diag) {
-    struct lathe_artifact *a = NULL, *b = NULL;
+    struct lathe_model ma = {0}, mb = {0};
     json_t *ja = NULL, *jb = NULL;
     struct diff d = {.changes = json_array()};
-    enum lathe_status status = load(pa, &a, &ja, diag);
+    enum lathe_status status = load(pa, &ma, &ja, diag);
     if (status == LATHE_OK)
-        status = load(pb, &b, &jb, diag);
+        status = load(pb, &mb, &jb, diag);
     if (status == LATHE_OK) {
+        const struct lathe_artifact *a = ma.artifact, *b = mb.artifact;
         json_object_del(ja, "path");
         json_object_del(jb, "path");
         compare(&d, "", ja, jb);
@@ -146,8 +148,8 @@ static enum lathe_status diff(const char *pa, const char *pb, bool as_json, stru
     json_decref(jb);
     json_decref(d.changes);
     lathe_text_free(&d.text);
-    lathe_artifact_close(&a);
-    lathe_artifact_close(&b);
+    lathe_model_close(&ma);
+    lathe_model_close(&mb);
     return status;
 }
 

@@ -3,6 +3,7 @@
 #include "cli.h"
 #include "known_answer.h"
 #include "lathe_compiler.h"
+#include "package.h"
 #include "plan_graph.h"
 #include "plan_text.h"
 #include "printable.h"
@@ -202,11 +203,27 @@ static enum lathe_status check(struct request *q, struct lathe_artifact *a, json
     return LATHE_OK;
 }
 
-static enum lathe_status inspect_artifact(struct request *q, struct lathe_artifact *a, struct lathe_diag *diag) {
+static void package_rows(struct lathe_text *out, const json_t *manifest) {
+    size_t i;
+    json_t *f;
+    json_array_foreach(json_object_get(manifest, "files"), i, f) {
+        lathe_text_append(out, "%-14s", i ? "" : "package");
+        lathe_append_column(out, text_of(f, "name"), 14);
+        lathe_text_append(out, "  ");
+        lathe_append_bytes(out, (uint64_t)json_integer_value(json_object_get(f, "bytes")));
+        lathe_text_append(out, ", sha256 %.16s\n", text_of(f, "sha256"));
+    }
+}
+
+static enum lathe_status inspect_artifact(struct request *q, const struct lathe_model *model, struct lathe_diag *diag) {
+    struct lathe_artifact *a = model->artifact;
     json_t *o;
     struct lathe_text out = {0};
     LATHE_TRY(lathe_artifact_json(a, q->args.at[0], &o, diag));
+    if (model->manifest)
+        json_object_set(o, "package", model->manifest);
     summary(a, o, &out);
+    package_rows(&out, model->manifest);
     enum lathe_status status = q->check ? check(q, a, o, &out, diag) : LATHE_OK;
     if (status == LATHE_OK && q->graph)
         status = lathe_plan_graph_write(&a->plan, q->graph, diag);
@@ -227,13 +244,13 @@ static enum lathe_status inspect_artifact(struct request *q, struct lathe_artifa
 }
 
 static enum lathe_status inspect(struct request *q, struct lathe_diag *diag) {
-    struct lathe_artifact *a = NULL;
+    struct lathe_model model;
     if (q->graph)
         LATHE_TRY(lathe_plan_graph_check(q->graph, diag));
     struct lathe_artifact_options in_place = {.map_weights = true}; /* they are checked, not used */
-    LATHE_TRY(lathe_artifact_open(q->args.at[0], &in_place, &a, diag));
-    enum lathe_status status = inspect_artifact(q, a, diag);
-    lathe_artifact_close(&a);
+    LATHE_TRY(lathe_model_open(q->args.at[0], &in_place, &model, diag));
+    enum lathe_status status = inspect_artifact(q, &model, diag);
+    lathe_model_close(&model);
     return status;
 }
 

@@ -2,6 +2,7 @@
 #include "cli.h"
 #include "feeds.h"
 #include "npy.h"
+#include "package.h"
 #include "printable.h"
 #include "session_args.h"
 #include "tensor_pb.h"
@@ -177,19 +178,20 @@ static enum lathe_status run_session(const struct request *q, struct lathe_artif
 
 static enum lathe_status run(struct request *q, struct lathe_diag *diag) {
     struct lathe_session_options options;
-    struct lathe_artifact *a = NULL;
+    struct lathe_model model;
     struct lathe_session *s = NULL;
     if (!q->output_dir)
         return lathe_fail(diag, LATHE_MSG_ARGUMENTS, "lathe run: --output-dir DIR is missing");
     LATHE_TRY(lathe_session_args_apply(&q->session, &options, diag));
-    LATHE_TRY(lathe_artifact_open(q->args.at[0], NULL, &a, diag));
+    LATHE_TRY(lathe_model_open(q->args.at[0], NULL, &model, diag));
+    struct lathe_artifact *a = model.artifact;
     enum lathe_status status = check_names(a, q->output_dir, diag);
     if (status == LATHE_OK)
         status = lathe_session_new(a, &options, &s, diag);
     if (status == LATHE_OK)
         status = run_session(q, a, s, diag);
     lathe_session_close(&s);
-    lathe_artifact_close(&a);
+    lathe_model_close(&model);
     return status;
 }
 

@@ -2,6 +2,7 @@
 #include "check_artifact.h"
 #include "cli.h"
 #include "lathe_compiler.h"
+#include "package.h"
 #include "printable.h"
 #include "reference.h"
 #include "session_args.h"
@@ -195,10 +196,11 @@ static enum lathe_status check_arguments(struct request *q, struct lathe_diag *d
 
 static enum lathe_status verify(struct request *q, struct lathe_diag *diag) {
     struct lathe_session_options options;
-    struct lathe_artifact *a = NULL;
+    struct lathe_model model;
     LATHE_TRY(check_arguments(q, diag));
     LATHE_TRY(lathe_session_args_apply(&q->session, &options, diag));
-    LATHE_TRY(lathe_artifact_open(q->args.at[0], NULL, &a, diag));
+    LATHE_TRY(lathe_model_open(q->args.at[0], NULL, &model, diag));
+    struct lathe_artifact *a = model.artifact;
     enum lathe_status status = lathe_checker_open(a, &options, &q->checker, diag);
     if (status == LATHE_OK && q->model)
         status = verify_model(q, diag);
@@ -207,7 +209,7 @@ static enum lathe_status verify(struct request *q, struct lathe_diag *diag) {
     if (status == LATHE_OK)
         status = finish(q, diag);
     lathe_checker_close(&q->checker);
-    lathe_artifact_close(&a);
+    lathe_model_close(&model);
     return status;
 }
 

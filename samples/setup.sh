@@ -25,9 +25,9 @@ need_packages() {
 # what the compiler and the runtime are built with
 need_build_packages() {
   command -v apt-get >/dev/null && command -v dpkg-query >/dev/null ||
-    stop "this script installs with apt-get; on other systems install gcc, meson, ninja, pkg-config, protobuf-c, libyaml, libzstd, xxhash and jansson, then: meson setup build && ninja -C build" 1
+    stop "this script installs with apt-get; on other systems install gcc, meson, ninja, pkg-config, protobuf-c, libyaml, libzstd, xxhash, jansson and zlib, then: meson setup build && ninja -C build" 1
   need_packages gcc libc6-dev meson ninja-build pkg-config protobuf-c-compiler libprotobuf-c-dev libyaml-dev \
-    libzstd-dev libxxhash-dev libjansson-dev
+    libzstd-dev libxxhash-dev libjansson-dev zlib1g-dev
 }
 
 # build_in FOLDER [meson options...]: sets up once, then builds; the log is shown only when it fails

@@ -101,8 +101,8 @@ static int clean_up(void **state) {
 /* The help names every command and option of its own table, on standard output. */
 static void help(void **state) {
     (void)state;
-    static const char *const commands[] = {"compile", "inspect", "diff",    "verify", "run",
-                                           "bench",   "buckets", "targets", "passes", "ops"};
+    static const char *const commands[] = {"compile", "inspect", "diff",    "verify", "run", "bench",
+                                           "package", "buckets", "targets", "passes", "ops"};
     assert_int_equal(run("--help"), 0);
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
         char line[64];
@@ -174,6 +174,15 @@ static void refusals(void **state) {
         {"bench @t/none --requests 5 --threads 2", 2, "--threads"},
         {"compile @m -o @t/x --placement ring", 2, "replicate, pipeline"},
         {"compile @m -o @t/x --cores 0", 2, "--cores"},
+        {"package @t/none", 2, "-o"},
+        {"package @t/none -o @t/x", 3, "none"},
+        {"package @m -o @t/x", 3, "artifact"},
+        {"package @t/none -o @t/x --compress 10", 2, "0 to 9"},
+        {"run @t/bad.tar.gz --output-dir @t/o3", 3, "bad.tar.gz"},
+        {"inspect @t/bad.tar.gz", 3, "bad.tar.gz"},
+        {"verify @t/bad.tar.gz --test-data @d", 3, "bad.tar.gz"},
+        {"bench @t/bad.tar.gz", 3, "bad.tar.gz"},
+        {"diff @t/bad.tar.gz @t/bad.tar.gz", 3, "bad.tar.gz"},
         {"buckets --max 4", 2, "--lengths"},
         {"buckets --lengths @t/lengths", 2, "--max"},
         {"buckets --lengths @t/lengths --max 65", 2, "1 to 64"},
@@ -183,6 +192,7 @@ static void refusals(void **state) {
         {"diff @m", 2, "missing"},
     };
     put_file("lengths", "7\n8 2\nnine\n");
+    put_file("bad.tar.gz", "\x1f\x8b\x08");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         int code = run(cases[i].line);
         size_t n = strlen(err);
@@ -212,6 +222,38 @@ static void in_bf16(void **state) {
     assert_non_null(strstr(json_string_value(json_object_get(json_array_get(layers, 1), "scheme")), "bf16"));
     json_decref(o);
     assert_int_equal(run("verify @t/b.lathe --test-data @d --min-cosine 0.999"), 0);
+}
+
+/* A package in the place of an artifact, in every command that takes one. */
+static void packages(void **state) {
+    (void)state;
+    put_file("two.txt", "good\nbad\n");
+    assert_int_equal(run("compile @m -o @t/p.lathe --target haswell --no-verify"), 0);
+    assert_int_equal(run("package @t/p.lathe -o @t/p.tar.gz --labels @t/two.txt --json"), 0);
+    json_t *o = parse();
+    assert_int_equal(json_array_size(json_object_get(o, "files")), 2);
+    assert_int_equal(json_integer_value(json_object_get(o, "max_length")), 128);
+    json_decref(o);
+    assert_int_equal(run("inspect @t/p.tar.gz --json --check"), 0);
+    o = parse();
+    assert_int_equal(json_array_size(json_object_get(json_object_get(o, "package"), "files")), 2);
+    json_decref(o);
+    assert_int_equal(run("inspect @t/p.tar.gz"), 0);
+    assert_non_null(strstr(out, "labels.json"));
+    assert_int_equal(run("verify @t/p.tar.gz --test-data @d --atol 1e-4"), 0);
+    assert_int_equal(run("run @t/p.tar.gz --test-data @d --output-dir @t/po"), 0);
+    assert_true(exists("po/pooler_output.npy"));
+    assert_int_equal(run("bench @t/p.tar.gz --seq 8 --seconds 0.01 --json"), 0);
+    assert_int_equal(run("diff @t/p.tar.gz @t/p.lathe"), 0);
+    assert_string_equal(out, "identical\n");
+    /* labels that contradict those of the artifact */
+    assert_int_equal(run("compile @m -o @t/q.lathe --target haswell --no-verify --labels @t/two.txt"), 0);
+    put_file("three.txt", "good\nworse\n");
+    assert_int_equal(run("package @t/q.lathe -o @t/q.tar.gz --labels @t/three.txt"), 3);
+    assert_non_null(strstr(err, "label 1 is 'worse'"));
+    assert_false(exists("q.tar.gz"));
+    assert_int_equal(run("package @t/q.lathe -o @t/q.tar.gz"), 0);
+    assert_non_null(strstr(out, "labels.json"));
 }
 
 /* What --cast, --precision and the target's policy mean together, and that the casts are listed. */
@@ -492,10 +534,10 @@ static void labels(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(help),       cmocka_unit_test(refusals),     cmocka_unit_test(in_bf16),
-        cmocka_unit_test(casts),      cmocka_unit_test(whole_way),    cmocka_unit_test(placement),
-        cmocka_unit_test(same_bytes), cmocka_unit_test(tables),       cmocka_unit_test(buckets),
-        cmocka_unit_test(labels),     cmocka_unit_test(trial_refused)};
+        cmocka_unit_test(help),       cmocka_unit_test(refusals),  cmocka_unit_test(in_bf16),
+        cmocka_unit_test(casts),      cmocka_unit_test(whole_way), cmocka_unit_test(placement),
+        cmocka_unit_test(same_bytes), cmocka_unit_test(tables),    cmocka_unit_test(buckets),
+        cmocka_unit_test(labels),     cmocka_unit_test(packages),  cmocka_unit_test(trial_refused)};
     if (argc != 4)
         return 2;
     lathe = argv[1];
