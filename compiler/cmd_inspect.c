@@ -76,6 +76,19 @@ static void counts_row(struct lathe_text *out, const char *key, const json_t *co
     lathe_text_append(out, any ? "\n" : "none\n");
 }
 
+static void fallback_row(struct lathe_text *out, const json_t *fallback) {
+    size_t i;
+    json_t *o;
+    json_array_foreach(json_object_get(fallback, "operators"), i, o) {
+        lathe_text_append(out, i ? ", " : "%-14s", "fallback");
+        lathe_append_printable(out, text_of(o, "operator"));
+        lathe_text_append(out, " %lld", (long long)json_integer_value(json_object_get(o, "count")));
+    }
+    if (json_is_object(fallback))
+        lathe_text_append(out, i ? " on the host, of %lld steps\n" : "fallback      none, of %lld steps\n",
+                          (long long)json_integer_value(json_object_get(fallback, "of")));
+}
+
 static void alert_rows(struct lathe_text *out, const char *title, const json_t *list, const char *kind,
                        const char *text) {
     size_t i;
@@ -175,6 +188,7 @@ static void summary(const struct lathe_artifact *a, const json_t *o, struct lath
     if (json_object_get(o, "fusions"))
         counts_row(out, "fusions", json_object_get(o, "fusions"));
     counts_row(out, "steps", json_object_get(o, "steps"));
+    fallback_row(out, json_object_get(o, "fallback"));
     alert_rows(out, "near misses", json_object_get(o, "missed"), "pattern", "reason");
     alert_rows(out, "warnings", json_object_get(o, "warnings"), "code", "text");
     size_rows(a, o, out);

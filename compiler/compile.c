@@ -1,4 +1,5 @@
 /* The whole compile, in order. */
+#include "check_operators.h"
 #include "lathe_compiler.h"
 #include "quantize.h"
 #include "reference.h"
@@ -286,12 +287,8 @@ static enum lathe_status check_expectations(const struct job *j) {
 
 /* ---- artifact */
 
-static enum lathe_status emit(struct job *j) {
-    int fd;
-    enter(j, "emit");
-    LATHE_TRY(lathe_temporary_beside(j->o->output, &j->unverified, &fd, j->diag));
-    close(fd);
-    struct lathe_emit_options options = {
+static struct lathe_emit_options emit_options(const struct job *j) {
+    return (struct lathe_emit_options){
         .target = &j->target,
         .compress_level = j->o->compress_level,
         .jobs = j->o->jobs,
@@ -302,6 +299,19 @@ static enum lathe_status emit(struct job *j) {
         .source_sha256 = lathe_report_sha256(j->report),
         .known_answer = true,
     };
+}
+
+static enum lathe_status check_operators(struct job *j) {
+    struct lathe_emit_options options = emit_options(j);
+    return lathe_check_operators(j->graph, &options, j->o->allow_fallback, j->report, j->diag);
+}
+
+static enum lathe_status emit(struct job *j) {
+    int fd;
+    struct lathe_emit_options options = emit_options(j);
+    enter(j, "emit");
+    LATHE_TRY(lathe_temporary_beside(j->o->output, &j->unverified, &fd, j->diag));
+    close(fd);
     return lathe_emit_file(j->graph, &options, j->unverified, j->report, j->diag);
 }
 
@@ -503,6 +513,7 @@ static enum lathe_status publish(struct job *j) {
 static enum lathe_status run(struct job *j, const char *path) {
     LATHE_TRY(import(j, path));
     LATHE_TRY(run_passes(j));
+    LATHE_TRY(check_operators(j));
     LATHE_TRY(check_expectations(j));
     LATHE_TRY(emit(j));
     LATHE_TRY(prove(j, path));

@@ -47,6 +47,7 @@ struct lathe_compile_options {
     int compress_level; /* 0: weights stay raw and mappable */
     int jobs;           /* 0: as many as cores */
     bool keep_padding;
+    bool allow_fallback; /* steps that the target's operators leave out stay on the host */
     bool check; /* the graph after every pass */
     enum lathe_verify_mode verify;
     /* Called after the pass named `dump_after`, after each for "all", with the graph as text; "import" stands for the

@@ -3,6 +3,8 @@
  * rearranges constants. Nodes that no output needs have no step. */
 #include "lower.h"
 
+#include "check_operators.h"
+
 #include "kernel.h"
 
 #include <stdio.h>
@@ -144,7 +146,9 @@ static enum lathe_status add_step(struct lowering *w, enum lathe_op op, const ch
                                   uint32_t *out) {
     struct lathe_lowered *l = w->l;
     uint32_t first = lathe_table_add(&l->operands, operands, n_in + n_out);
+    bool on_host = l->options->target && !lathe_target_runs(l->options->target, op);
     struct lathe_fmt_step step = {.op = (uint16_t)op,
+                                  .flags = on_host ? LATHE_STEP_HOST : 0,
                                   .n_in = (uint16_t)n_in,
                                   .n_out = (uint16_t)n_out,
                                   .first_operand = first,

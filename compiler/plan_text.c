@@ -108,6 +108,8 @@ void lathe_plan_text(const struct lathe_plan *plan, struct lathe_text *out) {
             value_text(plan, operands[k], false, out);
         }
         lathe_text_append(out, ")");
+        if (s->flags & LATHE_STEP_HOST)
+            lathe_text_append(out, "  on the host");
         if (s->cost)
             lathe_text_append(out, "  ~%.3g us", s->cost / 1e3);
         lathe_text_append(out, "\n");

@@ -33,6 +33,7 @@ void lathe_report_free(struct lathe_report **report) {
     free(r->notes.at);
     free(r->quantization.at);
     free(r->casts.at);
+    free(r->fallback.at_host.at);
     free(r->checks.at);
     free(r->skipped.at);
     lathe_arena_free(&r->arena);
@@ -217,6 +218,20 @@ void lathe_report_quantization(struct lathe_report *r, const char *layer, const 
     struct lathe_report_layer *q = found ? &r->quantization.at[at] : INSERT(r, quantization, at);
     if (q)
         *q = (struct lathe_report_layer){found ? q->layer : keep(r, layer), keep(r, scheme), keep(r, why), error, kept};
+}
+
+void lathe_report_fallback_of(struct lathe_report *r, unsigned steps, bool allowed) {
+    r->fallback.steps = steps;
+    r->fallback.allowed = allowed;
+}
+
+void lathe_report_fallback(struct lathe_report *r, const char *op, const char *node) {
+    unsigned at = r->fallback.at_host.count;
+    while (at && strcmp(r->fallback.at_host.at[at - 1].op, op) > 0)
+        at--;
+    struct lathe_report_host_step *s = INSERT(r, fallback.at_host, at);
+    if (s)
+        *s = (struct lathe_report_host_step){keep(r, op), keep(r, node)};
 }
 
 void lathe_report_cast_policy(struct lathe_report *r, const char *policy) {

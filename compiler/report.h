@@ -40,6 +40,10 @@ void lathe_report_step(struct lathe_report *r, const char *op, unsigned count, d
 void lathe_report_note(struct lathe_report *r, const char *key, const char *value);
 void lathe_report_quantization(struct lathe_report *r, const char *layer, const char *scheme, double error, bool kept,
                                const char *why);
+/* fallback: the steps of the plan, whether some may stay on the host, and each that does: its operator and node. Never
+ * told: the target runs everything. */
+void lathe_report_fallback_of(struct lathe_report *r, unsigned steps, bool allowed);
+void lathe_report_fallback(struct lathe_report *r, const char *op, const char *node);
 /* casts to bf16: the policy ("none", "matmul", "all"), and each thing that is rounded: kind "product", "tensor" (what a
  * node gives out, or an input) or "constant"; the operator that makes or computes it, "" for inputs and constants. */
 void lathe_report_cast_policy(struct lathe_report *r, const char *policy);

@@ -48,6 +48,9 @@ struct lathe_report_layer {
 struct lathe_report_cast {
     const char *kind, *name, *op;
 };
+struct lathe_report_host_step {
+    const char *op, *node;
+};
 struct lathe_report_check {
     const char *what;
     double max_error, bound;
@@ -87,6 +90,11 @@ struct lathe_report {
     LATHE_REPORT_LIST(struct lathe_report_op) steps;           /* the largest share first, then by name */
     LATHE_REPORT_LIST(struct lathe_report_fact) notes;         /* sorted by key */
     LATHE_REPORT_LIST(struct lathe_report_layer) quantization; /* sorted by layer */
+    struct {
+        unsigned steps; /* of the plan, 0: the target lists no operators */
+        bool allowed;
+        LATHE_REPORT_LIST(struct lathe_report_host_step) at_host; /* sorted by operator, in the order of the plan */
+    } fallback;
     const char *cast_policy;                                   /* NULL: none */
     LATHE_REPORT_LIST(struct lathe_report_cast) casts;         /* sorted by kind, name */
     LATHE_REPORT_LIST(struct lathe_report_check) checks;       /* in the order given */

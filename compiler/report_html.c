@@ -363,6 +363,19 @@ static void casts(const struct lathe_report *r, struct lathe_text *out) {
     close_table(out);
 }
 
+static void fallback(const struct lathe_report *r, struct lathe_text *out) {
+    if (!r->fallback.at_host.count)
+        return;
+    open_table(out, "Steps that stay on the host", "Operator|Node");
+    for (unsigned i = 0; i < r->fallback.at_host.count; i++) {
+        lathe_text_append(out, "<tr>");
+        cell(out, "k warn", r->fallback.at_host.at[i].op);
+        cell(out, "m", r->fallback.at_host.at[i].node);
+        lathe_text_append(out, "</tr>\n");
+    }
+    close_table(out);
+}
+
 static void checks(const struct lathe_report *r, struct lathe_text *out) {
     if (!r->checks.count && !r->skipped.count) {
         none(out, "Verification", "Not run.");
@@ -408,6 +421,7 @@ void lathe_report_html(const struct lathe_report *r, struct lathe_text *out) {
     fusions(r, out);
     quantization(r, out);
     casts(r, out);
+    fallback(r, out);
     checks(r, out);
     shapes(r, out);
     steps(r, out);

@@ -94,6 +94,27 @@ static json_t *quantization(const struct lathe_report *r) {
     return list;
 }
 
+static json_t *fallback(const struct lathe_report *r) {
+    json_t *o = json_object(), *operators = json_array(), *nodes = NULL;
+    for (unsigned i = 0; i < r->fallback.at_host.count; i++) {
+        const struct lathe_report_host_step *s = &r->fallback.at_host.at[i];
+        if (!i || strcmp(s->op, s[-1].op)) {
+            json_t *row = json_object();
+            nodes = json_array();
+            put_text(row, "operator", s->op);
+            put(row, "nodes", nodes);
+            json_array_append_new(operators, row);
+        }
+        json_array_append_new(nodes, lathe_json_string(s->node));
+        put_count(json_array_get(operators, json_array_size(operators) - 1), "count", json_array_size(nodes));
+    }
+    put(o, "allowed", json_boolean(r->fallback.allowed));
+    put_count(o, "steps", r->fallback.at_host.count);
+    put_count(o, "of", r->fallback.steps);
+    put(o, "operators", operators);
+    return o;
+}
+
 static json_t *casts(const struct lathe_report *r) {
     unsigned products = 0, tensors = 0, constants = 0;
     json_t *list = json_array();
@@ -288,6 +309,8 @@ void lathe_report_json(const struct lathe_report *r, bool stable, struct lathe_t
     put(o, "steps", steps(r));
     put(o, "quantization", quantization(r));
     put(o, "casts", casts(r));
+    if (r->fallback.steps)
+        put(o, "fallback", fallback(r));
     put(o, "memory", memory(r));
     put(o, "cost", cost(r));
     put(o, "placement", placement(r));

@@ -142,6 +142,22 @@ static void casts(const struct lathe_report *r, struct lathe_text *out) {
     lathe_text_append(out, " in bf16\n");
 }
 
+static void fallback(const struct lathe_report *r, struct lathe_text *out) {
+    unsigned count = r->fallback.at_host.count;
+    if (!r->fallback.steps)
+        return;
+    label(out, "fallback");
+    lathe_text_append(out,
+                      count ? "%u of %u steps stay on the host: " : "none: all steps are of operators of the target\n",
+                      count, r->fallback.steps);
+    for (unsigned i = 0, same; i < count; i += same) {
+        const struct lathe_report_host_step *s = &r->fallback.at_host.at[i];
+        for (same = 1; i + same < count && !strcmp(s[same].op, s->op);)
+            same++;
+        lathe_text_append(out, "%s%u %s%s", i ? ", " : "", same, s->op, i + same < count ? "" : "\n");
+    }
+}
+
 static void memory(const struct lathe_report *r, struct lathe_text *out) {
     if (!r->memory.weights && !r->memory.arena)
         return;
@@ -285,6 +301,7 @@ void lathe_report_summary(const struct lathe_report *r, unsigned misses, struct 
     warnings(r, out);
     quantization(r, out);
     casts(r, out);
+    fallback(r, out);
     passes(r, out);
     steps(r, out);
     memory(r, out);

@@ -118,8 +118,9 @@ struct lathe_fmt_value {
     uint32_t name, reserved;
 };
 
+#define LATHE_STEP_HOST 1u /* not an operator of the target's device */
 struct lathe_fmt_step {
-    uint16_t op, reserved0;
+    uint16_t op, flags; /* LATHE_STEP_HOST */
     uint16_t n_in, n_out;
     uint32_t first_operand, first_attr, n_attrs, name, origin, cost;
 };

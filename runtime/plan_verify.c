@@ -299,7 +299,7 @@ static enum lathe_status check_step(struct checker *c, uint32_t index) {
     if (!op || (!op->run && !copy))
         return lathe_fail(c->diag, LATHE_MSG_ARTIFACT_OPERATOR, "%s: step %u: operator %u is not known", c->what, index,
                           s->op);
-    if (s->reserved0 || s->name >= p->head->string_bytes || s->origin >= p->head->string_bytes)
+    if (s->flags & ~LATHE_STEP_HOST || s->name >= p->head->string_bytes || s->origin >= p->head->string_bytes)
         return BAD(c, "step", index, "name or reserved bytes");
     uint32_t n = (uint32_t)s->n_in + s->n_out;
     if (s->n_in < op->min_in || s->n_in > op->max_in || s->n_out < 1 || s->n_out > op->n_out ||

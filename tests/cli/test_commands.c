@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <dirent.h>
 #include <fcntl.h>
 #include <jansson.h>
 #include <spawn.h>
@@ -222,6 +223,75 @@ static void in_bf16(void **state) {
     assert_non_null(strstr(json_string_value(json_object_get(json_array_get(layers, 1), "scheme")), "bf16"));
     json_decref(o);
     assert_int_equal(run("verify @t/b.lathe --test-data @d --min-cosine 0.999"), 0);
+}
+
+/* What a target's list of operators leaves out: refused whole, or on the host and counted everywhere. */
+static void operators(void **state) {
+    (void)state;
+    put_file("some.yaml", "extends: haswell\nname: some\noperators: [embedding, linear, gather, skip_layer_norm]\n");
+    assert_int_equal(run("compile @m -o @t/x --target @t/some.yaml"), 4);
+    const char *line = strstr(err, "attention");
+    assert_non_null(line);
+    assert_non_null(strstr(err, "2 attention"));
+    assert_non_null(strstr(err, "--allow-fallback"));
+    assert_null(strstr(err, "linear"));
+    assert_non_null(strstr(err, "layer.1/attention")); /* every node is named */
+    assert_false(exists("x"));
+    assert_int_equal(run("compile @m -o @t/h.lathe --target @t/some.yaml --allow-fallback --json"), 0);
+    for (unsigned i = 0; i < 2; i++) {
+        json_t *o = parse(), *f = json_object_get(o, "fallback"), *row;
+        json_t *warnings = json_object_get(o, "warnings");
+        size_t k;
+        json_int_t steps = 0, two = 0, warned = 0;
+        json_array_foreach(json_object_get(f, "operators"), k, row) {
+            steps += json_integer_value(json_object_get(row, "count"));
+            bool attention = !strcmp(json_string_value(json_object_get(row, "operator")), "attention_rows") ||
+                             !strcmp(json_string_value(json_object_get(row, "operator")), "attention");
+            two += attention ? (json_int_t)json_array_size(json_object_get(row, "nodes")) : 0;
+        }
+        json_array_foreach(warnings, k, row) {
+            warned += !strcmp(json_string_value(json_object_get(row, "code")), "FALLBACK");
+        }
+        assert_true(json_is_true(json_object_get(f, "allowed")));
+        assert_int_equal(steps, json_integer_value(json_object_get(f, "steps")));
+        assert_int_equal(two, 2);
+        assert_int_equal(warned, json_array_size(json_object_get(f, "operators")));
+        json_decref(o);
+        assert_int_equal(run("inspect @t/h.lathe --json --check"), 0);
+    }
+    assert_int_equal(run("inspect @t/h.lathe --plan"), 0);
+    assert_non_null(strstr(out, "fallback"));
+    assert_non_null(strstr(out, "  on the host"));
+    assert_int_equal(run("verify @t/h.lathe --test-data @d --atol 1e-4"), 0);
+    assert_int_equal(run("compile @m -o @t/x --target @t/some.yaml --allow-fallback --expect warnings.FALLBACK==0"), 6);
+    assert_false(exists("x"));
+}
+
+/* The device that is shipped runs every encoder of the zoo in all its steps. */
+static void device_runs_zoo(void **state) {
+    (void)state;
+    static const char *const precisions[] = {"--precision f32", "--cast all"};
+    char path[512], line[1024];
+    unsigned compiled = 0;
+    snprintf(path, sizeof path, "%s/zoo", models);
+    DIR *zoo = opendir(path);
+    assert_non_null(zoo);
+    for (const struct dirent *e; (e = readdir(zoo));) {
+        snprintf(line, sizeof line, "%s/%s/model.onnx", path, e->d_name);
+        if (e->d_name[0] == '.' || access(line, R_OK))
+            continue;
+        snprintf(line, sizeof line,
+                 "compile %s/%s/model.onnx -o @t/z.lathe --target inferentia --bucket 1x16 "
+                 "--no-verify --expect warnings.FALLBACK==0 %s",
+                 path, e->d_name, precisions[compiled % 2]);
+        int code = run(line);
+        /* a graph of other fixed sizes takes no such bucket */
+        if (code && (code != 4 || strstr(err, "--allow-fallback") || !strstr(err, "bucket")))
+            fail_msg("%s: exit %d: %s", line, code, err);
+        compiled += !code;
+    }
+    closedir(zoo);
+    assert_true(compiled > 50);
 }
 
 /* A package in the place of an artifact, in every command that takes one. */
@@ -533,11 +603,20 @@ static void labels(void **state) {
 }
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(help),       cmocka_unit_test(refusals),  cmocka_unit_test(in_bf16),
-        cmocka_unit_test(casts),      cmocka_unit_test(whole_way), cmocka_unit_test(placement),
-        cmocka_unit_test(same_bytes), cmocka_unit_test(tables),    cmocka_unit_test(buckets),
-        cmocka_unit_test(labels),     cmocka_unit_test(packages),  cmocka_unit_test(trial_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(help),
+                                       cmocka_unit_test(refusals),
+                                       cmocka_unit_test(in_bf16),
+                                       cmocka_unit_test(casts),
+                                       cmocka_unit_test(whole_way),
+                                       cmocka_unit_test(placement),
+                                       cmocka_unit_test(same_bytes),
+                                       cmocka_unit_test(tables),
+                                       cmocka_unit_test(buckets),
+                                       cmocka_unit_test(labels),
+                                       cmocka_unit_test(packages),
+                                       cmocka_unit_test(operators),
+                                       cmocka_unit_test(device_runs_zoo),
+                                       cmocka_unit_test(trial_refused)};
     if (argc != 4)
         return 2;
     lathe = argv[1];
