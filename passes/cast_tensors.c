@@ -247,6 +247,26 @@ static bool is_table(const struct casts *c, lathe_value_id v) {
     return looked_up && value->rank == 2;
 }
 
+static bool is_tied_product(const struct lathe_graph *g, lathe_node_id n, lathe_value_id v) {
+    struct lathe_attrs attrs = lathe_node_attrs(g, n);
+    return g->nodes[n].op == LATHE_OP_LINEAR_BF16 && g->nodes[n].in[1] == v &&
+           lathe_attr_int(&attrs, LATHE_ATTR_TRANS_B, 0);
+}
+
+/* A table that is the matrix of a bf16 product too: lowering stores it once, packed and rounded. */
+static bool is_tied(const struct lathe_graph *g, lathe_value_id v) {
+    for (uint32_t i = 0; i < g->values[v].use_count; i++) {
+        lathe_node_id user = g->values[v].uses[i];
+        lathe_value_id wide = g->nodes[user].op == LATHE_OP_CAST ? g->nodes[user].out[0] : LATHE_NONE;
+        if (is_tied_product(g, user, v))
+            return true;
+        for (uint32_t k = 0; wide != LATHE_NONE && k < g->values[wide].use_count; k++)
+            if (is_tied_product(g, g->values[wide].uses[k], wide))
+                return true;
+    }
+    return false;
+}
+
 static enum lathe_status round_constants_of(struct casts *c, lathe_node_id n) {
     struct lathe_graph *g = c->g;
     for (uint32_t i = 0; i < g->nodes[n].n_in; i++) {
@@ -256,6 +276,8 @@ static enum lathe_status round_constants_of(struct casts *c, lathe_node_id n) {
             (op == LATHE_OP_LINEAR_BF16 && i == 1))
             continue;
         if (!is_f32(g, v) && !(g->values[v].dtype == LATHE_F16 && is_table(c, v)))
+            continue;
+        if (op == LATHE_OP_EMBEDDING && i >= 2 && is_tied(g, v))
             continue;
         if (c->rounded[v] == LATHE_NONE) {
             enum constant_kind kind = constant_kind(g, v);

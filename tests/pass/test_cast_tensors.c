@@ -193,6 +193,37 @@ static const float *run_graph(struct lathe_graph *g, const float *x, size_t coun
     return ran.tensors[g->outputs[0]].data;
 }
 
+/* A table is rounded and stored in bf16; one that is the matrix of a product too stays that one constant, which is
+ * rounded when it is packed. */
+static void tables(void **state) {
+    (void)state;
+    enum { V = 20, H = 16 };
+    static float t[V * H];
+    static char text[16384];
+    fill(t, V * H, 5);
+    for (int tied = 0; tied < 2; tied++) {
+        size_t n = (size_t)snprintf(text, sizeof text, "input %%ids : i64[batch, seq]\nconst %%t : f32[20, 16] = {");
+        n += print_numbers(text + n, sizeof text - n, t, V * H);
+        snprintf(text + n, sizeof text - n,
+                 "}\n%%e : f32[batch, seq, 16], _ = embedding(_, _, %%t, %%ids) {offsets=[0]}\n%s",
+                 tied ? "%y : f32[batch, seq, 20] = linear(%e, %t) {trans_b=1}\noutput %y as \"y\"\n"
+                      : "output %e as \"e\"\n");
+        struct lathe_graph *g = parsed(text);
+        cast(g, true, NULL);
+        lathe_value_id table = LATHE_NONE, matrix = LATHE_NONE;
+        LATHE_FOR_NODES(g, k) {
+            table = g->nodes[k].op == LATHE_OP_EMBEDDING ? g->nodes[k].in[2] : table;
+            matrix = g->nodes[k].op == LATHE_OP_LINEAR_BF16 ? g->nodes[k].in[1] : matrix;
+        }
+        if (tied)
+            assert_int_equal(table, matrix);
+        assert_int_equal(g->values[table].dtype, tied ? LATHE_F32 : LATHE_BF16);
+        for (int64_t i = 0; i < V * H; i++)
+            assert_true(lathe_constant_f64(g, table, i) == (double)(tied ? t[i] : nearest_bf16(t[i])));
+        lathe_graph_free(&g);
+    }
+}
+
 /* y = relu(x w + b) * c + x2, each tensor rounded; w narrower than what pays elsewhere. */
 static void exact_chain(void **state) {
     (void)state;
@@ -290,6 +321,7 @@ static void exact_inside(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(rounding), cmocka_unit_test(structure),
-                                       cmocka_unit_test(exact_chain), cmocka_unit_test(exact_inside)};
+                                       cmocka_unit_test(tables), cmocka_unit_test(exact_chain),
+                                       cmocka_unit_test(exact_inside)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
