@@ -5,6 +5,7 @@
 #include "match.h"
 #include "report.h"
 #include "stored_table.h"
+#include "weight_reader.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -32,8 +33,8 @@ static const char *why_not(struct lathe_graph *g, lathe_value_id table, int64_t 
     if (!lathe_value_is_constant(g, table) || g->values[table].rank != 2 || !lathe_value_dim_is(g, table, 0, rows) ||
         !lathe_value_dim_is(g, table, 1, h))
         return "its table is not constant";
-    if (g->values[table].dtype != LATHE_F32)
-        return "its table is not f32";
+    if (!lathe_dtype_is_float(g->values[table].dtype) || lathe_dtype_bytes(g->values[table].dtype) > 4)
+        return "its table is not of floats";
     if (*rows < 1 || *h < 1 || *rows < MIN_ELEMENTS / *h)
         return "its table is small";
     if (!only_looked_up(g, table))
@@ -41,11 +42,14 @@ static const char *why_not(struct lathe_graph *g, lathe_value_id table, int64_t 
     return NULL;
 }
 
-/* Rows of bytes and their scales; the error relative to the table, infinity when a number is not finite. */
-static double quantize_table(const float *x, int64_t rows, int64_t h, int8_t *q, float *scale) {
+/* Rows of bytes and their scales; the error relative to the table, infinity when a number is not finite. `x` is room
+ * for a row. */
+static double quantize_table(const struct lathe_weight_part *table, int64_t rows, float *x, int8_t *q, float *scale) {
     double error = 0, size = 0;
-    for (int64_t r = 0; r < rows; r++, x += h, q += h) {
+    int64_t h = table->columns;
+    for (int64_t r = 0; r < rows; r++, q += h) {
         float most = 0;
+        lathe_weight_part_read(table, h, r, 0, h, x);
         for (int64_t i = 0; i < h; i++) {
             if (!isfinite(x[i]))
                 return INFINITY;
@@ -69,9 +73,11 @@ static enum lathe_status table_in_bytes(struct lathe_pass_ctx *ctx, lathe_node_i
     const struct lathe_value *v = &g->values[t->table];
     int8_t *q = lathe_arena_alloc_array(g->arena, (size_t)rows, (size_t)h);
     float *scale = lathe_arena_alloc_array(g->arena, (size_t)rows, sizeof *scale);
-    if (!q || !scale)
+    float *row = lathe_arena_alloc_array(ctx->scratch, (size_t)h, sizeof *row);
+    if (!q || !scale || !row)
         return lathe_fail(ctx->diag, LATHE_MSG_NO_MEMORY, "quantize_embedding: out of memory");
-    double error = quantize_table(v->data, rows, h, q, scale), budget = ctx->options->quantize->budget;
+    const struct lathe_weight_part part = {.data = v->data, .dtype = v->dtype, .columns = h};
+    double error = quantize_table(&part, rows, row, q, scale), budget = ctx->options->quantize->budget;
     const char *name = v->name ? v->name : g->nodes[n].name;
     char why[160];
     bool kept = isfinite(error) && !(budget > 0 && error > budget);
@@ -82,7 +88,7 @@ static enum lathe_status table_in_bytes(struct lathe_pass_ctx *ctx, lathe_node_i
     else
         snprintf(why, sizeof why, "its table has an infinity or NaN");
     if (ctx->report)
-        lathe_report_quantization(ctx->report, name, kept ? "s8 rows with a scale each" : "f32",
+        lathe_report_quantization(ctx->report, name, kept ? "s8 rows with a scale each" : lathe_dtype_name(v->dtype),
                                   isfinite(error) ? error : 0, kept, why);
     if (!kept)
         return LATHE_OK;

@@ -217,6 +217,57 @@ static void test_manifest_cores(void **state) {
     }
 }
 
+/* A product and a look-up in one table: what a step says of a packed operand must be what it is. */
+static const char *const tied_graph =
+    "input %ids : i64[batch, seq]\n"
+    "const %t : f32[20, 3] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, "
+    "3, "
+    "4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6}\n"
+    "%e : f32[batch, seq, 3] = embedding(_, _, %t, %ids) {offsets=[0], epsilon=1e-5}\n"
+    "%y : f32[batch, seq, 20] = linear(%e, %t) {trans_b=1}\n"
+    "output %y as \"y\"\n";
+
+static void test_packings(void **state) {
+    (void)state;
+    struct built tied;
+    build_graph(&tied, tied_graph, &(struct lathe_emit_options){.jobs = 1, .max_batch = 4, .max_seq = 8});
+    const struct lathe_plan *p = &tied.artifact->plan;
+    const uint8_t *plan = (const uint8_t *)tied.bytes + tied.artifact->by_kind[LATHE_SECTION_PLAN]->offset;
+    uint8_t *bytes = aligned_alloc(64, (tied.size + 63) / 64 * 64);
+    assert_non_null(bytes);
+    unsigned changed = 0, packed = 0;
+    for (uint32_t i = 0; i < p->head->value_count; i++)
+        packed += p->values[i].packing != 0;
+    assert_int_equal(packed, 2); /* one stored matrix under two values */
+    size_t plan_size = (size_t)tied.artifact->by_kind[LATHE_SECTION_PLAN]->stored_size, stored = 0;
+    for (size_t at = 0; at + sizeof(struct lathe_fmt_attr) <= plan_size; at += 8)
+        if (!memcmp(plan + at, p->attrs, p->head->attr_count * sizeof *p->attrs))
+            stored = at; /* where the attributes lie in the section */
+    assert_true(stored > 0);
+    for (uint32_t i = 0; i < p->head->attr_count; i++) {
+        const struct lathe_fmt_attr *a = &p->attrs[i];
+        if (a->key != LATHE_ATTR_PACKING && a->key != LATHE_ATTR_PACKINGS)
+            continue;
+        for (uint32_t key = LATHE_ATTR_PACKING - 1; key <= LATHE_ATTR_PACKING; key++) {
+            struct lathe_fmt_attr other = *a; /* another packing, or nothing said of one */
+            if (a->key == LATHE_ATTR_PACKINGS)
+                other.key = LATHE_ATTR_PACKINGS + 1;
+            else if (key == LATHE_ATTR_PACKING)
+                other.i = 2;
+            else
+                other.key = key;
+            memcpy(bytes, tied.bytes, tied.size);
+            memcpy(bytes + (plan - (const uint8_t *)tied.bytes) + stored + i * sizeof other, &other, sizeof other);
+            seal(bytes);
+            must_refuse(bytes, tied.size, "packing", i);
+            changed++;
+        }
+    }
+    assert_int_equal(changed, 4);
+    free(bytes);
+    free_built(&tied);
+}
+
 /* Mutations under right checksums: refused, or run without touching what is not theirs (ASan watches). */
 static void test_sealed(void **state) {
     (void)state;
@@ -286,9 +337,9 @@ static void test_sealed(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_flips),  cmocka_unit_test(test_lengths),         cmocka_unit_test(test_noise),
-        cmocka_unit_test(test_paths),  cmocka_unit_test(test_version_and_cpu), cmocka_unit_test(test_manifest_cores),
-        cmocka_unit_test(test_sealed),
+        cmocka_unit_test(test_flips),    cmocka_unit_test(test_lengths),         cmocka_unit_test(test_noise),
+        cmocka_unit_test(test_paths),    cmocka_unit_test(test_version_and_cpu), cmocka_unit_test(test_manifest_cores),
+        cmocka_unit_test(test_packings), cmocka_unit_test(test_sealed),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
