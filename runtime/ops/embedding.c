@@ -7,7 +7,7 @@
 
 #define MAX_PAIRS   8
 #define FETCH_AHEAD 3    /* output rows */
-#define FETCH_BYTES 4096 /* of a table row, at most */
+#define FETCH_BYTES 4096 /* of a table row, at most; of one in panels four times as much */
 #define PANEL       16
 
 enum packing {
@@ -56,37 +56,41 @@ static void fetch_rows(const struct lathe_op_call *call, const struct pair *pair
         if (!row_of(&quiet, p, at, positions, &row))
             continue;
         const char *from = (const char *)p->table->data + row * bytes;
+        int64_t most = FETCH_BYTES;
         if (p->beside) {
             from = (const char *)p->table->data + panel_element(p, row, h, 0) * each;
             bytes *= PANEL;
+            most *= 4;
         }
-        for (int64_t b = 0; b < bytes && b < FETCH_BYTES; b += 64)
+        for (int64_t b = 0; b < bytes && b < most; b += 64)
             __builtin_prefetch(from + b);
         if (p->scale)
             __builtin_prefetch(&p->scale[row]);
     }
 }
 
+/* Elements [i, i + n) of a row in panels, i and the panel's `beside` in step but for the last elements. */
 static void read_panel(const struct pair *p, int64_t row, int64_t h, int64_t i, int64_t n, float *out) {
-    const void *data = p->table->data;
-    int64_t first = panel_element(p, row, h, 0);
-    switch (p->beside) {
-    case 1:
-        for (int64_t c = 0; c < n; c++)
-            out[c] = ((const float *)data)[first + (i + c) * PANEL];
-        return;
-    case 2:
-        for (int64_t c = 0; c < n; c++) {
-            int64_t k = i + c;
-            uint32_t bits = (uint32_t)((const uint16_t *)data)[first + k / 2 * 2 * PANEL + k % 2] << 16;
+    size_t first = (size_t)panel_element(p, row, h, i), count = (size_t)n;
+    if (p->beside == 1) {
+        const float *from = (const float *)p->table->data + first;
+        for (size_t c = 0; c < count; c++)
+            out[c] = from[c * PANEL];
+    } else if (p->beside == 2) {
+        const uint16_t *from = (const uint16_t *)p->table->data + first;
+        for (size_t c = 0; c < count; c++) {
+            uint32_t bits = (uint32_t)from[c / 2 * 2 * PANEL + c % 2] << 16;
             memcpy(&out[c], &bits, sizeof bits);
         }
-        return;
-    default:
-        for (int64_t c = 0; c < n; c++) {
-            int64_t k = i + c;
-            out[c] = (float)((const int8_t *)data)[first + k / 4 * 4 * PANEL + k % 4] * p->scale[row];
-        }
+    } else {
+        const int8_t *from = (const int8_t *)p->table->data + first;
+        float scale = p->scale[row];
+        size_t c = 0;
+        for (; c + 4 <= count; c += 4, from += 4 * PANEL)
+            for (int k = 0; k < 4; k++)
+                out[c + k] = (float)from[k] * scale;
+        for (int k = 0; c < count; c++, k++)
+            out[c] = (float)from[k] * scale;
     }
 }
 
