@@ -9,14 +9,14 @@ struct lathe_pass_options;
 
 struct lathe_calibration_input {
     lathe_value_id value;
-    int64_t k;          /* columns */
-    int64_t seen;       /* rows that the ranges are of */
-    float *absmax;      /* [k] largest magnitude in a column */
-    float low, high;    /* smallest and largest element */
-    int64_t rows;       /* kept: every stride-th row seen */
-    float *sample;      /* [rows][k] */
+    int64_t k;       /* columns */
+    int64_t seen;    /* rows that the ranges are of */
+    float *absmax;   /* [k] largest magnitude in a column */
+    float low, high; /* smallest and largest element */
+    int64_t rows;    /* kept: every stride-th row seen */
+    float *sample;   /* [rows][k] */
     int64_t stride;
-    bool finite;        /* false: an infinity or NaN was seen; the rest says nothing then */
+    bool finite; /* false: an infinity or NaN was seen; the rest says nothing then */
 };
 
 struct lathe_calibration {
@@ -30,8 +30,8 @@ struct lathe_quantized_weight;
 /* A layer that the pass has looked at. */
 struct lathe_quantized_layer {
     lathe_node_id node;
-    double error;        /* relative, of its output */
-    bool candidate;      /* it can be in 8 bits, as far as it alone is concerned */
+    double error;         /* relative, of its output */
+    bool candidate;       /* it can be in 8 bits, as far as it alone is concerned */
     const char *excluded; /* set by the caller before the next run: why it stays in f32; NULL: it need not */
 };
 /* Of one graph; zeroed by the caller, filled by the pass from the graph's arena. */

@@ -292,7 +292,9 @@ static bool serve_readers(struct lathe_packing *p) {
         }
         if (!g->values[v].is_output)
             continue;
-        lathe_value_id whole = lathe_packing_unpack(p, v, false);
+        lathe_value_id mask = p->region->tokens, whole = lathe_packing_unpack(p, v, mask != LATHE_NONE);
+        if (whole != LATHE_NONE && mask != LATHE_NONE && !p->region->zero[v])
+            whole = lathe_row_zero_masked(g, mask, whole);
         if (whole == LATHE_NONE)
             return false;
         for (uint32_t i = 0; i < g->output_count; i++)
@@ -316,7 +318,8 @@ static bool make_map(struct lathe_packing *p) {
     p->rows = lathe_dim_symbol(t, "rows", 0, most);
     lathe_dim size = lathe_dim_add(t, lathe_dim_mul(t, lathe_dim_const(t, 4), r->sizes.batch),
                                    lathe_dim_mul(t, lathe_dim_const(t, 2), r->sizes.tokens));
-    lathe_value_id in[1 + LATHE_ROW_MAX_PLACES] = {r->keys};
+    lathe_value_id in[2 + LATHE_ROW_MAX_PLACES] = {r->keys};
+    uint32_t n_in = 1 + r->place_count;
     for (uint32_t i = 0; i < r->place_count; i++) {
         in[i + 1] = lathe_match_make_reshape(p->ctx, g->first, r->places[i], 1, &r->sizes.batch);
         if (in[i + 1] == LATHE_NONE)
@@ -324,7 +327,9 @@ static bool make_map(struct lathe_packing *p) {
     }
     if (p->rows == LATHE_DIM_NONE || size == LATHE_DIM_NONE)
         return false;
-    p->map = lathe_graph_emit(g, g->first, LATHE_OP_ROW_MAP, "row_map", in, 1 + r->place_count, LATHE_I32, 1, &size);
+    if (r->tokens != LATHE_NONE)
+        in[n_in++] = r->tokens;
+    p->map = lathe_graph_emit(g, g->first, LATHE_OP_ROW_MAP, "row_map", in, n_in, LATHE_I32, 1, &size);
     if (p->map == LATHE_NONE)
         return false;
     lathe_node_id n = g->values[p->map].producer;
@@ -367,75 +372,6 @@ static bool pack_graph(struct lathe_pass_ctx *ctx, struct lathe_row_region *regi
     return true;
 }
 
-/* What is not packed: token outputs behind an attention with a mask are still 0 at masked tokens. */
-static bool zero_outputs(struct lathe_pass_ctx *ctx, const struct lathe_row_region *region) {
-    struct lathe_graph *g = ctx->graph;
-    int64_t batch, seq;
-    if (region->keys == LATHE_NONE || !lathe_row_keys_are_mask(g, region->keys) ||
-        (lathe_dim_is_const(g->dims, region->sizes.batch, &batch) &&
-         lathe_dim_is_const(g->dims, region->sizes.seq, &seq)))
-        return true;
-    uint32_t count = g->value_count;
-    uint8_t *behind = lathe_arena_alloc(ctx->scratch, count);
-    if (!behind)
-        return false;
-    enum { BY_MASK = 1, BEHIND = 2 }; /* computed from the keys; behind an attention that they mask */
-    behind[region->keys] = BY_MASK;
-    LATHE_FOR_NODES(g, n) {
-        const struct lathe_node *node = &g->nodes[n];
-        bool attention = node->op == LATHE_OP_ATTENTION && node->n_in > 3 && node->in[3] != LATHE_NONE &&
-                         lathe_match_same(g, node->in[3], region->keys);
-        uint8_t reached = attention ? BEHIND : 0;
-        for (uint32_t i = 0; i < node->n_in; i++)
-            reached |= node->in[i] == LATHE_NONE ? 0 : behind[node->in[i]];
-        if (node->op == LATHE_OP_SOFTMAX && reached & BY_MASK)
-            reached |= BEHIND;
-        for (uint32_t i = 0; i < node->n_out && reached; i++)
-            if (node->out[i] != LATHE_NONE)
-                behind[node->out[i]] = reached;
-    }
-    lathe_value_id keep = LATHE_NONE;
-    for (uint32_t i = 0; i < g->output_count; i++) {
-        lathe_value_id v = g->outputs[i];
-        int64_t size;
-        struct lathe_row_layout layout;
-        if (v >= count || !(behind[v] & BEHIND) || lathe_producer_of(g, v, LATHE_OP_UNPACK_ROWS) != LATHE_NONE ||
-            !lathe_row_plain_layout(region, v, &layout) || layout.token != 1 ||
-            (g->values[v].rank == 2 && lathe_dim_is_const(g->dims, region->sizes.seq, &size)))
-            continue;
-        struct lathe_value value = g->values[v], keys = g->values[region->keys];
-        lathe_dim dims[LATHE_MAX_RANK];
-        if (keep == LATHE_NONE && keys.dtype != LATHE_BOOL) {
-            keep = lathe_graph_emit(g, LATHE_NONE, LATHE_OP_CAST, "keep", &region->keys, 1, LATHE_BOOL, 2, keys.dims);
-            if (keep == LATHE_NONE)
-                return false;
-            lathe_node_set_int(g, g->values[keep].producer, LATHE_ATTR_TO, LATHE_BOOL);
-        } else if (keep == LATHE_NONE) {
-            keep = region->keys;
-        }
-        for (int k = 0; k < value.rank; k++)
-            dims[k] = k < 2 ? value.dims[k] : lathe_dim_const(g->dims, 1);
-        lathe_value_id mask = keep;
-        if (value.rank > 2)
-            mask = lathe_graph_emit(g, LATHE_NONE, LATHE_OP_RESHAPE, "keep", &keep, 1, LATHE_BOOL, value.rank, dims);
-        char zeros[16] = {0};
-        lathe_value_id zero = lathe_graph_add_constant_copy(g, "zero", value.dtype, 0, NULL, zeros);
-        lathe_value_id in[3] = {mask, v, zero};
-        lathe_value_id made =
-            lathe_graph_emit(g, LATHE_NONE, LATHE_OP_WHERE, value.name, in, 3, value.dtype, value.rank, value.dims);
-        if (mask == LATHE_NONE || zero == LATHE_NONE || made == LATHE_NONE)
-            return false;
-        g->outputs[i] = made;
-        g->values[made].is_output = true;
-        bool still = false;
-        for (uint32_t k = 0; k < g->output_count; k++)
-            still |= g->outputs[k] == v;
-        g->values[v].is_output = still;
-        ctx->changes++;
-    }
-    return true;
-}
-
 enum lathe_status lathe_pass_pack_rows(struct lathe_pass_ctx *ctx) {
     struct lathe_graph *g = ctx->graph;
     if ((ctx->options && ctx->options->keep_padding) || (ctx->target && ctx->target->shapes == LATHE_SHAPES_STATIC))
@@ -447,7 +383,7 @@ enum lathe_status lathe_pass_pack_rows(struct lathe_pass_ctx *ctx) {
     if (region.mixes)
         lathe_pass_warn(ctx, "PADDING_DEPENDENT", region.reader,
                         "%s; as in the source, a token's result may depend on the padding beside it", region.reason);
-    if ((region.attentions && !pack_graph(ctx, &region)) || !zero_outputs(ctx, &region) || g->out_of_memory)
+    if ((region.attentions && !pack_graph(ctx, &region)) || !lathe_row_zero_outputs(ctx, &region) || g->out_of_memory)
         return lathe_fail(ctx->diag, LATHE_MSG_NO_MEMORY, "pack_rows: out of memory");
     return ctx->changes ? lathe_graph_sort(g, ctx->diag) : LATHE_OK;
 }

@@ -1,8 +1,8 @@
 /* What a pass is: one rewrite of the graph, one row of passes.def, one file passes/<name>.c.
  *
- * A pass matches by data flow, proves each constant and shape that it relies on, and leaves the graph in order, typed and
- * SSA. Where it almost matched it calls lathe_pass_missed with the node and the failed condition. It never aborts: what
- * it cannot prove stays as it was. */
+ * A pass matches by data flow, proves each constant and shape that it relies on, and leaves the graph in order, typed
+ * and SSA. Where it almost matched it calls lathe_pass_missed with the node and the failed condition. It never aborts:
+ * what it cannot prove stays as it was. */
 #ifndef LATHE_PASS_H
 #define LATHE_PASS_H
 
@@ -13,13 +13,13 @@ struct lathe_report;
 struct lathe_quantize_options; /* calibration.h */
 
 struct lathe_pass_options {
-    bool keep_padding;        /* compute rows at mask 0 as the source does */
+    bool keep_padding;          /* compute rows at mask 0 as the source does */
     int64_t max_batch, max_seq; /* 0: from the graph and target */
     /* static shapes: the bucket that this plan is for; 0: bounded */
     int64_t pin_batch, pin_seq;
-    bool bf16;                                     /* products with constant matrices in bf16 */
-    bool cast_all;                                 /* every tensor too; goes with bf16 */
-    bool int8; /* products in 8 bits come later: the source's own quantization of activations need not stay */
+    bool bf16;     /* products with constant matrices in bf16 */
+    bool cast_all; /* every tensor too; goes with bf16 */
+    bool int8;     /* products in 8 bits come later: the source's own quantization of activations need not stay */
     const struct lathe_quantize_options *quantize; /* NULL: products stay in f32 */
 };
 
@@ -49,8 +49,8 @@ extern const struct lathe_pass lathe_passes[];
 extern const unsigned lathe_pass_count;
 const struct lathe_pass *lathe_pass_by_name(const char *name);
 
-/* Records a near miss: `pattern` is a name of the report's `fusions` ("attention"), `node` the node that the reader knows
- * best, the text "found X, expected Y". One miss a (pattern, node) is kept, the last one. */
+/* Records a near miss: `pattern` is a name of the report's `fusions` ("attention"), `node` the node that the reader
+ * knows best, the text "found X, expected Y". One miss a (pattern, node) is kept, the last one. */
 void lathe_pass_missed(struct lathe_pass_ctx *ctx, const char *pattern, lathe_node_id node, const char *format, ...)
     LATHE_PRINTF(4, 5);
 /* Records a warning with a stable code ("MASK_INF", "BAKED_AXIS"). */

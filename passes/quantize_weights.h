@@ -1,5 +1,5 @@
-/* Weights of one linear layer in 8 bits, rounded for low error of the layer's output. Plain arithmetic of a fixed order:
- * the same bytes on every machine and for every number of threads. */
+/* Weights of one linear layer in 8 bits, rounded for low error of the layer's output. Plain arithmetic of a fixed
+ * order: the same bytes on every machine and for every number of threads. */
 #ifndef LATHE_QUANTIZE_WEIGHTS_H
 #define LATHE_QUANTIZE_WEIGHTS_H
 
@@ -10,7 +10,7 @@ struct lathe_q8_settings {
     unsigned bits;  /* of the activations: 8 or 7 */
     int weight_max; /* 127, or 63 */
     int jobs;
-    bool given;     /* the layer has its numbers (reuse_weights.h): only its error is found */
+    bool given; /* the layer has its numbers (reuse_weights.h): only its error is found */
 };
 
 /* Everything is the caller's arena's. */
@@ -25,7 +25,8 @@ struct lathe_q8_layer {
     double clipped; /* share of the weights at the ends of their range */
 };
 
-/* `out` arrays are allocated in `arena`, unless they are given. LATHE_INTERNAL with LATHE_MSG_NO_MEMORY when memory runs out. */
+/* `out` arrays are allocated in `arena`, unless they are given. LATHE_INTERNAL with LATHE_MSG_NO_MEMORY when memory
+ * runs out. */
 LATHE_NODISCARD enum lathe_status lathe_quantize_weights(const struct lathe_weight_reader *weights,
                                                          const struct lathe_calibration_input *input,
                                                          const struct lathe_q8_settings *settings,

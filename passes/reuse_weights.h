@@ -1,4 +1,5 @@
-/* Weights that the source has in 8 bits, for linear_q8 as they are: the same integers and scales, none is rounded again. */
+/* Weights that the source has in 8 bits, for linear_q8 as they are: the same integers and scales, none is rounded
+ * again. */
 #ifndef LATHE_REUSE_WEIGHTS_H
 #define LATHE_REUSE_WEIGHTS_H
 
@@ -10,7 +11,8 @@ enum lathe_reuse {
     LATHE_REUSE_REFUSED, /* integers, but not as linear_q8 wants them: `why` says what is different */
 };
 
-/* `most` is the largest magnitude that the product takes, 128 or 64. Without memory: LATHE_REUSE_WEIGHTS with out->w NULL. */
+/* `most` is the largest magnitude that the product takes, 128 or 64. Without memory: LATHE_REUSE_WEIGHTS with out->w
+ * NULL. */
 enum lathe_reuse lathe_reuse_weights(const struct lathe_weight_reader *weights, int most, struct lathe_arena *arena,
                                      struct lathe_q8_layer *out, char *why, size_t size);
 /* Each column to the nearest of [-most, most] with its own scale, for weights that are looked up as well and need low

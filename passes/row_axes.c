@@ -15,8 +15,8 @@ bool lathe_row_layout_fits(const struct lathe_graph *g, const struct lathe_row_s
     const struct lathe_value *value = &g->values[v];
     if (layout.token < 0 || layout.batch < 0 || layout.token >= value->rank || layout.batch >= value->rank)
         return false;
-    if (layout.batch == layout.token)
-        return lathe_match_dim_equal(g, value->dims[layout.token], sizes->tokens);
+    if (layout.batch == layout.token) /* split, it has an axis more */
+        return value->rank < LATHE_MAX_RANK && lathe_match_dim_equal(g, value->dims[layout.token], sizes->tokens);
     return lathe_match_dim_equal(g, value->dims[layout.batch], sizes->batch) &&
            lathe_match_dim_equal(g, value->dims[layout.token], sizes->seq);
 }

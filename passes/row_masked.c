@@ -15,6 +15,7 @@ struct masked {
     struct lathe_graph *g;
     uint16_t *axes; /* a value: bits of the axes along which masked tokens differ */
     lathe_value_id *stack;
+    lathe_value_id tokens; /* the input that marks real tokens, where the keys are something else */
     bool found;
 };
 
@@ -204,6 +205,10 @@ static void give_out(struct masked *m, lathe_value_id v, bool mask) {
                  (g->values[v].rank > 2 || !lathe_dim_is_const(g->dims, m->region->sizes.seq, &size));
     if (m->region->zero[v] || (mask && shows))
         return;
+    if (shows && m->tokens != LATHE_NONE) {
+        m->region->tokens = m->tokens;
+        return;
+    }
     char text[160];
     snprintf(text, sizeof text,
              mask ? "output %.80s does not show its tokens as [batch, sequence, ..]"
@@ -225,6 +230,8 @@ enum lathe_status lathe_row_find_whole(struct lathe_pass_ctx *ctx, struct lathe_
         if (lathe_row_inside(region, v) && !region->zero[v])
             m.axes[v] = bit(region->layout[v].token);
     bool mask = lathe_row_keys_are_mask(g, region->keys);
+    m.tokens = mask ? LATHE_NONE : lathe_row_token_mask(region);
+    region->tokens = LATHE_NONE;
     LATHE_FOR_NODES(g, n) {
         if (region->member[n])
             read_inside(&m, n);

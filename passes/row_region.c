@@ -2,6 +2,7 @@
 
 #include "match.h"
 #include "ops_enums.h"
+#include "positions.h"
 
 #include <string.h>
 
@@ -94,6 +95,43 @@ static bool known_before(const struct lathe_graph *g, lathe_value_id v, int dept
         if (!known_before(g, node->in[i], depth - 1))
             return false;
     return true;
+}
+
+/* v, or what casts and reshapes before it were made from. */
+static lathe_value_id skip_shape(const struct lathe_graph *g, lathe_value_id v) {
+    lathe_node_id n = v == LATHE_NONE ? LATHE_NONE : g->values[v].producer;
+    while (n != LATHE_NONE && (g->nodes[n].op == LATHE_OP_CAST || g->nodes[n].op == LATHE_OP_RESHAPE)) {
+        v = g->nodes[n].in[0];
+        n = g->values[v].producer;
+    }
+    return v;
+}
+
+/* The keys are the first tokens, as many as the mask marks: ONNX Runtime's mask_index. */
+static bool keys_are_counted(const struct lathe_graph *g, lathe_value_id keys) {
+    lathe_node_id less = lathe_producer_of(g, skip_shape(g, keys), LATHE_OP_LESS);
+    int64_t first;
+    uint32_t count;
+    if (less == LATHE_NONE || !lathe_positions_of(g, g->nodes[less].in[0], &first) || first != 0)
+        return false;
+    lathe_node_id sum = lathe_producer_of(g, skip_shape(g, g->nodes[less].in[1]), LATHE_OP_REDUCE_SUM);
+    struct lathe_attrs attrs = sum == LATHE_NONE ? (struct lathe_attrs){0} : lathe_node_attrs(g, sum);
+    const int64_t *axes = lathe_attr_ints(&attrs, LATHE_ATTR_AXES, &count);
+    return count == 1 && axes[0] == 1 && lathe_row_keys_are_mask(g, g->nodes[sum].in[0]);
+}
+
+lathe_value_id lathe_row_token_mask(const struct lathe_row_region *region) {
+    const struct lathe_graph *g = region->graph;
+    const struct lathe_row_layout layout = {0, 1};
+    if (!keys_are_counted(g, region->keys))
+        return LATHE_NONE;
+    for (uint32_t i = 0; i < g->input_count; i++) {
+        const struct lathe_value *v = &g->values[g->inputs[i]];
+        if (v->rank == 2 && (lathe_dtype_is_integer(v->dtype) || v->dtype == LATHE_BOOL) &&
+            is_token_mask(g, g->inputs[i]))
+            return lathe_row_layout_fits(g, &region->sizes, g->inputs[i], layout) ? g->inputs[i] : LATHE_NONE;
+    }
+    return LATHE_NONE;
 }
 
 bool lathe_row_known_before(const struct lathe_graph *g, lathe_value_id v) {

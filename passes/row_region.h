@@ -37,8 +37,9 @@ struct lathe_row_take {
 struct lathe_row_region {
     struct lathe_graph *graph;
     struct lathe_row_sizes sizes;
-    lathe_value_id keys; /* [B,S], not 0 = keep */
-    int64_t masked_row;  /* LATHE_MASKED_UNIFORM if one of the attentions needs all rows of a sequence without keys */
+    lathe_value_id keys;   /* [B,S], not 0 = keep */
+    lathe_value_id tokens; /* [B,S] of what is given out, where that is not the keys: kept too; LATHE_NONE: it is */
+    int64_t masked_row;    /* LATHE_MASKED_UNIFORM if one of the attentions needs all rows of a sequence without keys */
     uint32_t values, nodes;              /* when the region was found; later ids are not in the arrays */
     struct lathe_row_layout *layout;     /* a value of the region: its token axes; token < 0: outside */
     uint8_t *entry;                      /* a value of the region that is made unpacked: pack_rows stands behind it */
@@ -70,6 +71,9 @@ static inline bool lathe_row_inside(const struct lathe_row_region *region, lathe
 bool lathe_row_plain_layout(const struct lathe_row_region *region, lathe_value_id v, struct lathe_row_layout *layout);
 /* keys is 0 exactly where the input that marks real tokens is 0 (or false). */
 bool lathe_row_keys_are_mask(const struct lathe_graph *g, lathe_value_id keys);
+/* That input where it is [B,S] and the keys are as many of the first tokens as it marks; LATHE_NONE when they are not.
+ */
+lathe_value_id lathe_row_token_mask(const struct lathe_row_region *region);
 /* v is computed from inputs alone, by operators on small tensors, before the rows are known. */
 bool lathe_row_known_before(const struct lathe_graph *g, lathe_value_id v);
 
@@ -87,6 +91,13 @@ bool lathe_row_is_activation(const struct lathe_row_region *region, lathe_value_
  * readers of single tokens are added to the region. */
 LATHE_NODISCARD enum lathe_status lathe_row_find_whole(struct lathe_pass_ctx *ctx, struct lathe_row_region *region,
                                                        bool *found);
+
+/* ---- row_zeros.c */
+/* v [B,S,..], zeros where keys [B,S] is 0; at the end of the graph. LATHE_NONE when memory runs out. */
+lathe_value_id lathe_row_zero_masked(struct lathe_graph *g, lathe_value_id keys, lathe_value_id v);
+/* What is not packed: token outputs behind an attention with a mask get zeros at masked tokens too. False when memory
+ * runs out. */
+bool lathe_row_zero_outputs(struct lathe_pass_ctx *ctx, const struct lathe_row_region *region);
 
 /* ---- row_readers.c: what may read rows from outside */
 /* v is 0 exactly where the keys are 0 (1), is not 0 (true) there (2), or neither is known (0). *layout, which may be

@@ -1,5 +1,5 @@
-/* Tables of embeddings that the source has in 8 bits: which of them embedding_q8 can read, and their numbers as it wants
- * them. The source's numbers are kept, none is rounded again. */
+/* Tables of embeddings that the source has in 8 bits: which of them embedding_q8 can read, and their numbers as it
+ * wants them. The source's numbers are kept, none is rounded again. */
 #ifndef LATHE_STORED_TABLE_H
 #define LATHE_STORED_TABLE_H
 

@@ -14,8 +14,8 @@ struct lathe_weight_grid {
     int64_t block[2], step[2];
 };
 
-/* One piece of a weight: columns [at, at + columns) of w [K][N], stored as the matrix [K][columns], or [columns][K] when
- * `transposed`. */
+/* One piece of a weight: columns [at, at + columns) of w [K][N], stored as the matrix [K][columns], or [columns][K]
+ * when `transposed`. */
 struct lathe_weight_part {
     const void *data;
     enum lathe_dtype dtype; /* a float of at most 32 bits, or an integer of at most 32 */

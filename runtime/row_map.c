@@ -26,7 +26,7 @@ static bool is_set(const struct lathe_tensor *t, int64_t i) {
 struct stays {
     const int64_t *positions; /* the same in all sequences; negative from the end */
     uint32_t position_count;
-    const struct lathe_op_call *call; /* operands from 1 on: one position a sequence */
+    const struct lathe_op_call *call; /* operands from 1 on: one position a sequence [B], or a mask [B,S] */
 };
 
 static int64_t index_at(const struct lathe_tensor *t, int64_t i) {
@@ -41,9 +41,11 @@ static bool stays(const struct stays *kept, int64_t b, int64_t p, int64_t length
     for (uint32_t i = 0; i < kept->position_count; i++)
         if (from_end(kept->positions[i], length) == p)
             return true;
-    for (uint32_t i = 1; i < kept->call->n_in; i++)
-        if (kept->call->in[i] && from_end(index_at(kept->call->in[i], b), length) == p)
+    for (uint32_t i = 1; i < kept->call->n_in; i++) {
+        const struct lathe_tensor *t = kept->call->in[i];
+        if (t && (t->rank == 2 ? is_set(t, b * length + p) : from_end(index_at(t, b), length) == p))
             return true;
+    }
     return false;
 }
 
@@ -56,9 +58,9 @@ static bool keeps_masked(const struct lathe_tensor *keys, int64_t b, int64_t len
 }
 
 /* keys [B,S] -> map i32 [4 B + 2 B S]. `values`: positions that stay although they are masked (negative ones count from
- * the end), as do those in the operands behind the keys, integers [B]; `masked_row`: a sequence without keys keeps all
- * its rows unless its rule gives zeros anyway; `causal`: the same for a sequence with a masked position that stays,
- * whose query may have no key before it. */
+ * the end), as do those in the operands behind the keys, integers [B] or masks [B,S]; `masked_row`: a sequence without
+ * keys keeps all its rows unless its rule gives zeros anyway; `causal`: the same for a sequence with a masked position
+ * that stays, whose query may have no key before it. */
 enum lathe_status lathe_run_row_map(const struct lathe_op_call *call) {
     if (call->team.index != 0)
         return LATHE_OK;
@@ -72,8 +74,10 @@ enum lathe_status lathe_run_row_map(const struct lathe_op_call *call) {
     kept.positions = lathe_attr_ints(&call->attrs, LATHE_ATTR_VALUES, &kept.position_count);
     bool some_stay = kept.position_count > 0 || call->n_in > 1;
     for (unsigned i = 1; i < call->n_in; i++)
-        if (call->in[i] && (lathe_tensor_count(call->in[i]) != batch ||
-                            (call->in[i]->dtype != LATHE_I32 && call->in[i]->dtype != LATHE_I64)))
+        if (call->in[i] && call->in[i]->rank == 2
+                ? lathe_tensor_count(call->in[i]) != batch * length
+                : call->in[i] && (lathe_tensor_count(call->in[i]) != batch ||
+                                  (call->in[i]->dtype != LATHE_I32 && call->in[i]->dtype != LATHE_I64)))
             return lathe_fail(call->diag, LATHE_MSG_RUN_SHAPE, "row_map: operand %u is no index for %lld sequences", i,
                               (long long)batch);
     int64_t rule = lathe_attr_int(&call->attrs, LATHE_ATTR_MASKED_ROW, LATHE_MASKED_UNIFORM);

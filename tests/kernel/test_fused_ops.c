@@ -473,6 +473,13 @@ static void packed_rows(void **state) {
     }
     assert_int_equal(run_op(lathe_run_take_rows, NULL, NULL, 0, IN(&P, &M, &O), 3, OUT(&T), 1, 1), LATHE_INVALID);
     assert_int_equal(run_op(lathe_run_row_map, NULL, attrs + 1, 1, IN(&K, &X), 2, OUT(&M), 1, 1), LATHE_INVALID);
+    /* a mask of tokens that stay, beside an index */
+    static const uint8_t also[B][S] = {{1, 1, 0, 0, 0, 0}, {0, 0, 0, 0, 0, 0}, {0, 0, 0, 0, 1, 0}};
+    struct lathe_tensor A = {(void *)also, LATHE_BOOL, 2, {B, S}};
+    assert_int_equal(run_op(lathe_run_row_map, NULL, attrs + 1, 1, IN(&K, &I, &A), 3, OUT(&M), 1, 1), LATHE_OK);
+    static const int32_t with_also[B] = {5, 6, 2};
+    for (int b = 0; b < B; b++)
+        assert_int_equal(lathe_row_map_sequences(map)[b].rows, with_also[b]);
     assert_int_equal(run_op(lathe_run_row_map, NULL, attrs, 2, IN(&K), 1, OUT(&M), 1, 1), LATHE_OK);
     assert_int_equal(run_op(lathe_run_pack_rows, NULL, NULL, 0, IN(&X, &M), 2, OUT(&P), 1, threads()), LATHE_OK);
     assert_int_equal(run_op(lathe_run_mean_rows, NULL, NULL, 0, IN(&P, &M), 2, OUT(&T), 1, threads()), LATHE_OK);

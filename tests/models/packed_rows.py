@@ -21,13 +21,10 @@ import numpy as np
 
 # what is not packed, and the words of the reason
 NOT_PACKED = {
-    "ortopt": "no attention_mask input marks",  # the mask is only counted: keys are the first tokens
     "_qdq_": "no attention was recognised",
     "_qdyn": "one range is that of all tokens",
     "convbert": "in part: 1 of 2 attentions",
     "qa_ts17_static": "does not show its tokens",
-    "legacy-bert-seqcls_ortopt_fastgelu": "true",
-    "legacy-distilbert-seqcls_ortopt": "true",
 }
 IMAGES = "no padding to leave out"
 TYPES = {"i64": np.int64, "i32": np.int32, "f32": np.float32, "bool": np.bool_}

@@ -54,6 +54,16 @@ static const struct pass_case cases[] = {
      "%h : f32[batch, seq, 2] = attention(%e, %e, %e, %not) {heads=1, head_dim=2, v_head_dim=2, kv_heads=1, "
      "scale=0.7}\noutput %h as \"h\"\n",
      "row_map=0 attention=1 where=0\nmissed:no attention_mask input marks"},
+    {"a mask that is only counted: its tokens stay too", "pack_rows",
+     "input %ids : i64[batch, seq]\ninput %attention_mask : i64[batch, seq]\n"
+     "const %word : f32[5, 2] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}\n%e : f32[batch, seq, 2] = gather(%word, %ids) "
+     "{axis=0}\n"
+     "%n : i64[batch, 1] = reduce_sum(%attention_mask) {axes=[1], keepdims=1}\n"
+     "%p : i64[seq] = range() {start=0, delta=1}\n%p1 : i64[1, seq] = reshape(%p)\n"
+     "%keys : bool[batch, seq] = less(%p1, %n)\n"
+     "%h : f32[batch, seq, 2] = attention(%e, %e, %e, %keys) {heads=1, head_dim=2, v_head_dim=2, kv_heads=1, "
+     "scale=0.7}\noutput %h as \"h\"\n",
+     PACKED " unpack_rows=1 where=1\ntext:row_map(%keys, %attention_mask)\ntext:{mode=1}"},
     {"a mask made of the ids: token outputs as the source has them", "pack_rows",
      "input %ids : i64[batch, seq]\nconst %pad : i64[] = {1}\n%p : bool[batch, seq] = equal(%ids, %pad)\n"
      "%mask : bool[batch, seq] = not(%p)\nconst %word : f32[5, 2] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}\n"
