@@ -7,8 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define KEEP_ROWS 256 /* of each input; half of that for large models; multiples of 2 */
-#define LARGE     4e7 /* multiply-adds a row */
+/* Rows kept of each input: as many as rounding the weights by them takes this many multiply-adds, within limits. More
+ * rows say more of other text: MiniLM-L6 in u8s7 by 192 rows has a mean cosine of 0.9988, by 663 of 0.9990. */
+#define KEEP_WORK  1e10
+#define LEAST_KEPT 128
+#define MOST_KEPT  1024 /* both multiples of 2 */
 
 /* ---- made-up inputs */
 
@@ -26,7 +29,8 @@ struct calibrating {
     uint32_t own_outputs; /* of the graph */
     uint32_t *output_of;  /* an input of the calibration: which output of the artifact */
     bool *was_output;
-    double work; /* multiply-adds a row of all layers */
+    double work;  /* multiply-adds a row of all layers */
+    int64_t keep; /* rows */
 };
 
 void lathe_calibration_free(struct lathe_calibration *c) {
@@ -76,9 +80,16 @@ static enum lathe_status find_inputs(struct calibrating *c) {
         struct lathe_calibration_input *in = &c->out->at[c->out->count];
         *in = (struct lathe_calibration_input){.value = x, .k = k, .stride = 1, .finite = true};
         in->absmax = calloc((size_t)k, sizeof *in->absmax);
-        in->sample = calloc((size_t)k, KEEP_ROWS * sizeof *in->sample);
         c->out->count++;
-        if (!in->absmax || !in->sample)
+        if (!in->absmax)
+            return no_memory(c->diag);
+    }
+    double keep = c->work > 0 ? KEEP_WORK / c->work : MOST_KEPT;
+    c->keep = keep < LEAST_KEPT ? LEAST_KEPT : keep > MOST_KEPT ? MOST_KEPT : (int64_t)keep / 2 * 2;
+    for (uint32_t i = 0; i < c->out->count; i++) {
+        struct lathe_calibration_input *in = &c->out->at[i];
+        in->sample = calloc((size_t)in->k * (size_t)c->keep + 1, sizeof *in->sample);
+        if (!in->sample)
             return no_memory(c->diag);
     }
     return LATHE_OK;
@@ -147,7 +158,7 @@ static enum lathe_status look(struct calibrating *c, const struct lathe_artifact
         int64_t rows = (int64_t)(v->bytes / sizeof(float)) / in->k;
         for (int64_t r = 0; r < rows; r++)
             if (!is_padding(m >= 0 ? &feeds->at[m] : NULL, rows, r))
-                look_at_row(in, (const float *)v->data + r * in->k, c->work > LARGE ? KEEP_ROWS / 2 : KEEP_ROWS);
+                look_at_row(in, (const float *)v->data + r * in->k, c->keep);
         if (!in->finite && c->options->data)
             return lathe_fail(c->diag, LATHE_MSG_CALIBRATION_VALUE, "%s: tensor '%s' has an infinity or NaN", sample,
                               c->g->values[in->value].name);

@@ -21,7 +21,11 @@ static void precisions_text(unsigned precisions, char *buffer, size_t size) {
 }
 
 static const char *scheme_name(enum lathe_int8_scheme scheme) {
-    return scheme == LATHE_INT8_U8S8 ? "u8s8" : scheme == LATHE_INT8_U7S8 ? "u7s8" : "u7s7_pairs";
+    static const char *const names[] = {[LATHE_INT8_U8S8] = "u8s8",
+                                        [LATHE_INT8_U7S8] = "u7s8",
+                                        [LATHE_INT8_U7S7_PAIRS] = "u7s7_pairs",
+                                        [LATHE_INT8_U8S7] = "u8s7"};
+    return names[scheme];
 }
 static const char *shapes_name(const struct lathe_target *t) {
     return t->shapes == LATHE_SHAPES_STATIC ? "static" : "bounded";

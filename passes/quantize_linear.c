@@ -13,11 +13,13 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-#define MIN_N 16 /* a panel: with fewer columns most of it is padding */
-#define MIN_K 16
-#define MAX_K 65793 /* longer sums could leave 32 bits */
+#define MIN_N  16 /* a panel: with fewer columns most of it is padding */
+#define MIN_K  16
+#define MAX_K  65793 /* longer sums could leave 32 bits */
+#define NARROW 64    /* two products with 8-bit inputs fit 16 bits */
 /* On one row a sequence, smaller weights cost nothing that matters. A matrix of 768 x 768 does: short inputs wait for
  * memory, and the three of distilbert (layer 5, pre_classifier) in f32 were 11 % of the bytes of a run. */
 #define ONCE_WEIGHTS  100000
@@ -27,6 +29,8 @@
 struct lathe_quantized_weight {
     lathe_value_id weight;
     bool transposed, done, reused;
+    unsigned bits;        /* of the inputs */
+    bool narrow;          /* no weight is beyond NARROW, and that is of use */
     lathe_value_id table; /* the constant, when it is looked up as well; LATHE_NONE */
     char rounded[96];     /* why numbers in few bits were rounded anew; empty: they were not */
     struct lathe_calibration_input pooled;
@@ -162,7 +166,7 @@ static lathe_value_id shifted_bias(struct lathe_graph *g, lathe_node_id n, int64
 }
 
 static void convert(struct lathe_pass_ctx *ctx, lathe_node_id n, const struct lathe_quantized_weight *s,
-                    int64_t columns, unsigned bits) {
+                    int64_t columns) {
     struct lathe_graph *g = ctx->graph;
     lathe_value_id old = g->nodes[n].in[1];
     lathe_value_id residual = g->nodes[n].n_in > 3 ? g->nodes[n].in[3] : LATHE_NONE;
@@ -178,7 +182,9 @@ static void convert(struct lathe_pass_ctx *ctx, lathe_node_id n, const struct la
     lathe_node_set_op(g, n, LATHE_OP_LINEAR_Q8);
     lathe_node_set_inputs(g, n, in, n_in);
     lathe_node_set_int(g, n, LATHE_ATTR_TRANS_B, 1);
-    lathe_node_set_int(g, n, LATHE_ATTR_BITS, bits);
+    lathe_node_set_int(g, n, LATHE_ATTR_BITS, s->bits);
+    if (s->narrow)
+        lathe_node_set_int(g, n, LATHE_ATTR_MAX, NARROW);
     lathe_match_drop_unused(g, old);
     ctx->changes++;
 }
@@ -191,12 +197,11 @@ static void tell(struct lathe_pass_ctx *ctx, lathe_node_id n, const char *scheme
         lathe_report_quantization(ctx->report, ctx->graph->nodes[n].name, scheme, error, kept, why);
 }
 
-static void tell_quantized(struct lathe_pass_ctx *ctx, lathe_node_id n, const struct lathe_quantized_weight *s,
-                           unsigned bits) {
+static void tell_quantized(struct lathe_pass_ctx *ctx, lathe_node_id n, const struct lathe_quantized_weight *s) {
     const struct lathe_calibration_input *seen =
         lathe_calibration_of(ctx->options->quantize->calibration, ctx->graph->nodes[n].in[0]);
     char scheme[96], why[512], smoothing[48] = "", weights[256];
-    snprintf(scheme, sizeof scheme, "s8 weights a column, u%u inputs a row", bits);
+    snprintf(scheme, sizeof scheme, "s%u weights a column, u%u inputs a row", s->narrow ? 7 : 8, s->bits);
     if (s->layer.x_scale)
         snprintf(smoothing, sizeof smoothing, ", smoothed with alpha %g", s->layer.alpha);
     if (s->reused)
@@ -213,14 +218,24 @@ static void tell_quantized(struct lathe_pass_ctx *ctx, lathe_node_id n, const st
 
 /* ---- the pass */
 
+static int largest_weight(const struct lathe_weight_reader *weights, const struct lathe_q8_layer *layer) {
+    int most = 0;
+    for (int64_t i = 0; i < weights->n * weights->k; i++)
+        most = abs(layer->w[i]) > most ? abs(layer->w[i]) : most;
+    return most;
+}
+
 static enum lathe_status quantize(struct lathe_pass_ctx *ctx, struct lathe_quantized_layer *layer,
                                   const lathe_node_id *list, uint32_t count, struct lathe_quantized_weight *s,
                                   const struct lathe_weight_reader *weights) {
     lathe_node_id n = layer->node;
     struct lathe_graph *g = ctx->graph;
-    bool narrow = ctx->target->int8_scheme == LATHE_INT8_U7S7_PAIRS;
-    struct lathe_q8_settings settings = {.bits = ctx->target->int8_scheme == LATHE_INT8_U8S8 ? 8 : 7,
-                                         .weight_max = narrow ? 63 : 127,
+    enum lathe_int8_scheme scheme = ctx->target->int8_scheme;
+    bool narrow = scheme == LATHE_INT8_U7S7_PAIRS;
+    struct lathe_q8_settings settings = {.bits = scheme == LATHE_INT8_U8S8 || scheme == LATHE_INT8_U8S7 ? 8 : 7,
+                                         .weight_max = narrow                      ? 63
+                                                       : scheme == LATHE_INT8_U8S7 ? NARROW
+                                                                                   : 127,
                                          .jobs = ctx->options->quantize->jobs};
     if (!s->done) {
         if (!pool_samples(ctx, list, count, s))
@@ -230,14 +245,17 @@ static enum lathe_status quantize(struct lathe_pass_ctx *ctx, struct lathe_quant
         s->reused = reuse == LATHE_REUSE_WEIGHTS;
         s->table = s->reused || !s->transposed ? LATHE_NONE : lathe_match_table_of(g, s->weight);
         double rounding = 0;
-        if (s->table != LATHE_NONE &&
-            !lathe_round_weights(weights, settings.weight_max, g->arena, &s->layer, &rounding))
+        if (s->table != LATHE_NONE && !lathe_round_weights(weights, narrow ? 63 : 127, g->arena, &s->layer, &rounding))
             s->layer.w = NULL;
         if (!isfinite(rounding))
             s->table = LATHE_NONE;
         settings.given = s->reused || s->table != LATHE_NONE;
         if (settings.given && !s->layer.w)
             return lathe_fail(ctx->diag, LATHE_MSG_NO_MEMORY, "quantize_linear: out of memory");
+        if (settings.given && scheme == LATHE_INT8_U8S7 && largest_weight(weights, &s->layer) > NARROW)
+            settings.bits = 7; /* numbers of the source or of a table: the inputs give way */
+        s->bits = settings.bits;
+        s->narrow = scheme == LATHE_INT8_U8S7 && settings.bits == 8;
         LATHE_TRY(lathe_quantize_weights(weights, &s->pooled, &settings, g->arena, &s->layer, ctx->diag));
         s->done = true;
     }
@@ -260,8 +278,8 @@ static enum lathe_status quantize(struct lathe_pass_ctx *ctx, struct lathe_quant
     }
     if (s->w == LATHE_NONE && !make_constants(g, weights, g->values[s->weight].name, s))
         return lathe_fail(ctx->diag, LATHE_MSG_NO_MEMORY, "quantize_linear: out of memory");
-    tell_quantized(ctx, n, s, settings.bits);
-    convert(ctx, n, s, weights->n, settings.bits);
+    tell_quantized(ctx, n, s);
+    convert(ctx, n, s, weights->n);
     return LATHE_OK;
 }
 

@@ -12,6 +12,9 @@
  * Measured on MiniLM-L6 (cosine of 400 real sentences with f32, mean / min, same nearest neighbour; two calibrations):
  *   8-bit inputs: made-up ids 0.9994 / 0.9984 / 0.94, built-in sentences 0.9994 / 0.9986 / 0.96
  *   7-bit inputs: made-up ids 0.9985 / 0.9952 / 0.91, built-in sentences 0.9986 / 0.9966 / 0.93
+ * Over 1000 sentences, built-in calibration, 663 rows: u8s8 0.9994 / 0.9981 / 0.95, u8s7 0.9990 / 0.9971 / 0.94, u7s8
+ * 0.9986 / 0.9947 / 0.92. Of u8s8's error 0.0004 is the inputs'; 7-bit weights add 0.0006, and with any number of rows of
+ * real text to round by still 0.0005.
  * Searching the exponent for each layer, a small ridge or rows as they are lose accuracy on other text than the sample:
  * rows as they are with a small ridge on uniform ids gave 0.984.
  *

@@ -8,7 +8,7 @@
 
 struct lathe_q8_settings {
     unsigned bits;  /* of the activations: 8 or 7 */
-    int weight_max; /* 127, or 63 */
+    int weight_max; /* 127, 64 or 63 */
     int jobs;
     bool given; /* the layer has its numbers (reuse_weights.h): only its error is found */
 };

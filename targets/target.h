@@ -28,7 +28,10 @@ enum lathe_placement {
 };
 #endif
 enum lathe_cast_policy { LATHE_CAST_NONE, LATHE_CAST_MATMUL, LATHE_CAST_ALL };
-enum lathe_int8_scheme { LATHE_INT8_U8S8, LATHE_INT8_U7S8, LATHE_INT8_U7S7_PAIRS };
+/* Bits of the activations and of the weights. Without dot products pairs of products are added in 16 bits, so one of
+ * the two has 7. u8s7 is the more exact, as activations cannot be rounded for low error: cosine of MiniLM-L6 with f32
+ * over 1000 sentences 0.9990 / 0.9971 (mean / min), of u7s8 0.9986 / 0.9947. */
+enum lathe_int8_scheme { LATHE_INT8_U8S8, LATHE_INT8_U7S8, LATHE_INT8_U7S7_PAIRS, LATHE_INT8_U8S7 };
 
 struct lathe_bucket {
     int64_t batch, seq;

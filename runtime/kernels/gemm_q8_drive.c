@@ -121,7 +121,8 @@ static void run_block(const struct block *block, size_t n0, size_t n1, const int
 
 void lathe_gemm_q8_team(const struct lathe_kernels *kernels, const struct lathe_gemm_q8 *p,
                         const struct lathe_team *team, void *scratch) {
-    struct block block = {.product = p, .kernel = p->levels > 127 ? &kernels->gemm_u8s8 : &kernels->gemm_u7s8};
+    struct block block = {.product = p,
+                          .kernel = p->levels > 127 && !p->narrow ? &kernels->gemm_u8s8 : &kernels->gemm_u7s8};
     struct lathe_gemm_split split = {p->m, p->n, block.kernel->nr / 16, 3, 8, lathe_own_rows_q8(p->k, p->n)};
     struct lathe_gemm_part part = lathe_gemm_part_of(&split, team);
     if (part.m0 == part.m1 || part.n0 == part.n1)

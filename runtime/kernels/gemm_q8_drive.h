@@ -12,6 +12,7 @@ struct lathe_gemm_q8 {
     size_t ldx;
     const float *x_scale; /* [k] or NULL */
     unsigned levels;      /* 255 or 127 */
+    bool narrow;          /* no weight is beyond 64 in magnitude */
     const int8_t
         *panels; /* w in packing S8_N16K4, or NULL: then element (t, j) at w[t * n + j], transposed w[j * k + t] */
     const int8_t *w;

@@ -101,7 +101,7 @@ struct lathe_kernels {
     struct lathe_gemm_bf16_kernel gemm_bf16;
     lathe_quantize_rows_fn quantize_rows;
     struct lathe_gemm_q8_kernel gemm_u8s8; /* any bytes in A */
-    struct lathe_gemm_q8_kernel gemm_u7s8; /* A at most 127 */
+    struct lathe_gemm_q8_kernel gemm_u7s8; /* pairs of products fit 16 bits: A at most 127, or W at most 64 in magnitude */
     /* sizes for tile choice; from CPUID */
     size_t l1_bytes, l2_bytes;
     const char *names[LATHE_MAX_FAMILIES]; /* of the chosen rows, in the order of the families above, for logs and bench */

@@ -17,6 +17,7 @@
 #include "tensor.h"
 
 #define LATHE_Q8_MAX_K ((size_t)65793)
+#define LATHE_Q8_NARROW 64 /* weights of at most this magnitude are narrow: 255 * 64 * 2 fits 16 bits */
 
 /* `count` rows of k floats with stride ldx (floats) to bytes with stride ldq; bytes from k to the next multiple of 4
  * are zero, nothing behind them is written. */

@@ -206,16 +206,18 @@ static void quantize_error(void **state) {
 
 /* ---- gemm_q8: sums */
 
-static void one_tile(const struct gemm_row *row, size_t m, size_t n, size_t k, bool extreme) {
+/* gemm_u7s8 takes inputs of 7 bits, or narrow weights. */
+static void one_tile(const struct gemm_row *row, size_t m, size_t n, size_t k, bool extreme, bool narrow) {
     size_t kp = (k + 3) / 4 * 4, panels = (n + 15) / 16, lda = kp + test_below(9), ldc = n + test_below(5);
-    unsigned top = takes_seven(row) ? 127 : 255;
+    unsigned top = takes_seven(row) && !narrow ? 127 : 255;
+    int high = narrow ? LATHE_Q8_NARROW : 127, low = narrow ? -LATHE_Q8_NARROW : -128;
     uint8_t *a = guarded(m * lda + 4);
     int8_t *w = guarded(k * n + 1), *b = guarded(panels * 16 * kp + 1);
     int32_t *sums = guarded((m * ldc + 1) * 4), *before = guarded((m * ldc + 1) * 4);
     for (size_t i = 0; i < m * lda; i++)
         a[i] = (uint8_t)(extreme ? (test_below(8) ? top : 0) : test_below(top + 1));
     for (size_t i = 0; i < k * n; i++)
-        w[i] = (int8_t)(extreme ? (i % n % 2 ? 127 : -128) : (int)test_below(256) - 128);
+        w[i] = (int8_t)(extreme ? (i % n % 2 ? high : low) : (int)test_below((unsigned)(high - low) + 1) + low);
     memcpy(before, sums, (m * ldc + 1) * 4);
     lathe_pack_s8_n16k4(w, k, n, n, false, 0, panels, b);
     struct lathe_gemm_q8_tile tile = {
@@ -253,8 +255,8 @@ static void sums(void **state) {
         for (size_t m = 1; m <= gemm_rows[r].mr; m++)
             for (size_t i = 0; i < sizeof ns / sizeof *ns; i += trapped(gemm_rows[r].bits) ? 4 : 1)
                 for (size_t j = 0; j < sizeof ks / sizeof *ks; j++)
-                    one_tile(&gemm_rows[r], m, ns[i], ks[j], (m + i + j) % 2);
-        one_tile(&gemm_rows[r], trapped(gemm_rows[r].bits) ? 1 : gemm_rows[r].mr, 3, LATHE_Q8_MAX_K, true);
+                    one_tile(&gemm_rows[r], m, ns[i], ks[j], (m + i + j) % 2, (m + i + j) / 2 % 2);
+        one_tile(&gemm_rows[r], trapped(gemm_rows[r].bits) ? 1 : gemm_rows[r].mr, 3, LATHE_Q8_MAX_K, true, false);
     }
 }
 
@@ -373,12 +375,13 @@ static void epilogue(void **state) {
 struct layer {
     size_t m, n, k, packed;
     float *x, *w_scale, *bias, *residual, *x_scale;
+    int most;          /* largest magnitude of a weight */
     int8_t *w, *t, *p; /* rows, transposed, packed */
     int32_t *w_sum;
 };
 
-static struct layer layer_new(size_t m, size_t n, size_t k) {
-    struct layer l = {.m = m, .n = n, .k = k, .packed = lathe_packed_bytes(3, k, n)};
+static struct layer layer_new(size_t m, size_t n, size_t k, int most) {
+    struct layer l = {.m = m, .n = n, .k = k, .most = most, .packed = lathe_packed_bytes(3, k, n)};
     l.x = guarded_floats(m * k);
     l.w_scale = guarded_floats(n);
     l.bias = guarded_floats(n);
@@ -391,7 +394,7 @@ static struct layer layer_new(size_t m, size_t n, size_t k) {
     for (size_t j = 0; j < n; j++) {
         l.w_sum[j] = 0;
         for (size_t i = 0; i < k; i++) {
-            l.w[i * n + j] = l.t[j * k + i] = (int8_t)((int)test_below(255) - 127);
+            l.w[i * n + j] = l.t[j * k + i] = (int8_t)((int)test_below(2 * (unsigned)most + 1) - most);
             l.w_sum[j] += l.w[i * n + j];
         }
     }
@@ -424,6 +427,7 @@ static void layer_run(const struct lathe_kernels *kernels, const struct layer *l
     struct lathe_tensor bias = {l->bias, LATHE_F32, 1, {n}}, x_scale = {l->x_scale, LATHE_F32, 1, {k}};
     struct lathe_tensor residual = {l->residual + row * l->n, LATHE_F32, 2, {rows, n}};
     struct lathe_attr attrs[] = {{.key = LATHE_ATTR_BITS, .type = LATHE_ATTR_INT, .i = bits},
+                                 {.key = LATHE_ATTR_MAX, .type = LATHE_ATTR_INT, .i = l->most},
                                  {.key = LATHE_ATTR_ACTIVATION, .type = LATHE_ATTR_INT, .i = activation},
                                  {.key = LATHE_ATTR_TRANS_B, .type = LATHE_ATTR_INT, .i = weights == TRANSPOSED},
                                  {.key = LATHE_ATTR_PACKING, .type = LATHE_ATTR_INT, .i = weights == PACKED ? 3 : 0}};
@@ -432,7 +436,7 @@ static void layer_run(const struct lathe_kernels *kernels, const struct layer *l
     struct lathe_tensor *outs[] = {&out};
     struct lathe_diag diag = {0};
     struct lathe_op_call call = {
-        .attrs = {attrs, 4}, .in = in, .out = outs, .n_in = all ? 7 : 4, .n_out = 1, .kernels = kernels, .diag = &diag};
+        .attrs = {attrs, 5}, .in = in, .out = outs, .n_in = all ? 7 : 4, .n_out = 1, .kernels = kernels, .diag = &diag};
     size_t scratch = lathe_scratch_linear_q8(&call);
     memset(y, 0x7f, m * l->n * sizeof *y);
     for (unsigned i = 0; i < threads; i++) {
@@ -458,8 +462,9 @@ static void layers(void **state) {
             levels[count++] = gemm_rows[r].bits;
     }
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
-        for (int bits = 7; bits <= 8; bits++) {
-            struct layer l = layer_new(shapes[s][0], shapes[s][1], shapes[s][2]);
+        for (int form = 0; form < 3; form++) { /* the last: narrow weights */
+            int bits = form ? 8 : 7;
+            struct layer l = layer_new(shapes[s][0], shapes[s][1], shapes[s][2], form == 2 ? LATHE_Q8_NARROW : 127);
             size_t size = l.m * l.n;
             float *first = guarded_floats(size), *y = guarded_floats(size), *gelu = guarded_floats(size);
             for (size_t r = 0; r < count; r++) {
@@ -501,7 +506,7 @@ static void layer_meaning(void **state) {
     struct lathe_kernels kernels;
     lathe_kernels_select(lathe_cpu_bits(), &kernels);
     for (int bits = 7; bits <= 8; bits++) {
-        struct layer l = layer_new(20, 30, 100);
+        struct layer l = layer_new(20, 30, 100, 127);
         float *y = guarded_floats(l.m * l.n);
         layer_run(&kernels, &l, PACKED, bits, LATHE_ACT_NONE, true, 0, l.m, 1, y);
         for (size_t i = 0; i < l.m; i++)
@@ -531,7 +536,7 @@ static void layer_not_finite(void **state) {
             continue;
         struct lathe_kernels kernels;
         lathe_kernels_select(gemm_rows[r].bits, &kernels);
-        struct layer l = layer_new(5, 20, 70);
+        struct layer l = layer_new(5, 20, 70, 127);
         float *y = guarded_floats(l.m * l.n), *z = guarded_floats(l.m * l.n);
         layer_run(&kernels, &l, PACKED, 8, LATHE_ACT_NONE, true, 0, l.m, 1, y);
         l.x[1 * l.k + 69] = NAN;

@@ -193,7 +193,7 @@ struct accuracy {
 static const struct accuracy accuracies[] = {
     {"1", false, LATHE_INT8_U8S8, 0.9998, false, false},   {"2", false, LATHE_INT8_U8S8, 0.9998, false, true},
     {"1", true, LATHE_INT8_U8S8, 0.9998, true, false},     {"2", false, LATHE_INT8_U7S8, 0.9995, false, true},
-    {"2", true, LATHE_INT8_U7S7_PAIRS, 0.999, true, true},
+    {"2", true, LATHE_INT8_U7S7_PAIRS, 0.999, true, true}, {"2", false, LATHE_INT8_U8S7, 0.9995, false, true},
 };
 
 static void test_accuracy(void **unused) {
@@ -209,7 +209,11 @@ static void test_accuracy(void **unused) {
         double found = cosine(before, after, TOKENS * K);
         if (found < c->least)
             fail_msg("case %zu: cosine %.6f, at least %g", i, found, c->least);
-        int limit = c->scheme == LATHE_INT8_U7S7_PAIRS ? 63 : 127;
+        int limit = c->scheme == LATHE_INT8_U7S7_PAIRS ? 63 : c->scheme == LATHE_INT8_U8S7 ? 64 : 127;
+        struct lathe_attrs attrs = lathe_node_attrs(g, node_named(g, "first"));
+        bool wide = c->scheme == LATHE_INT8_U8S8 || c->scheme == LATHE_INT8_U8S7;
+        assert_int_equal(lathe_attr_int(&attrs, LATHE_ATTR_BITS, 0), wide ? 8 : 7);
+        assert_int_equal(lathe_attr_int(&attrs, LATHE_ATTR_MAX, 127), c->scheme == LATHE_INT8_U8S7 ? 64 : 127);
         check_operands(g, node_named(g, "first"), limit);
         check_operands(g, node_named(g, "second"), limit);
         if (has_x_scale(g, "first") != c->first_scaled || has_x_scale(g, "second") != c->second_scaled)
