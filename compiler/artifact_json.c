@@ -45,7 +45,8 @@ static json_t *sections(const struct lathe_artifact *a) {
     static const char *const names[LATHE_SECTION_KINDS] = {
         [LATHE_SECTION_MANIFEST] = "manifest", [LATHE_SECTION_PLAN] = "plan",
         [LATHE_SECTION_WEIGHTS] = "weights",   [LATHE_SECTION_REPORT] = "report",
-        [LATHE_SECTION_GRAPH] = "graph",       [LATHE_SECTION_KNOWN_ANSWER] = "known_answer"};
+        [LATHE_SECTION_GRAPH] = "graph",       [LATHE_SECTION_KNOWN_ANSWER] = "known_answer",
+        [LATHE_SECTION_BUCKETS] = "buckets"};
     json_t *list = json_array();
     for (uint32_t i = 0; i < a->prefix.section_count; i++) {
         const struct lathe_fmt_section *s = &a->sections[i];
@@ -68,6 +69,29 @@ static json_t *steps(const struct lathe_plan *plan) {
         if (counts[op])
             put(o, lathe_op_info(op) ? lathe_op_info(op)->name : "?", json_integer(counts[op]));
     return o;
+}
+
+/* Static shapes: each bucket with its memory; the largest arena is what a session reserves. */
+static json_t *buckets(const struct lathe_artifact *a) {
+    json_t *list = json_array();
+    const struct lathe_buckets *b = a->buckets;
+    for (unsigned i = 0; b && i < b->list.count; i++) {
+        const struct lathe_fmt_plan *p = b->plans[i].plan.head;
+        json_array_append_new(list, json_pack("{sI, sI, sI, si}", "batch", (json_int_t)b->sizes[i].batch, "seq",
+                                              (json_int_t)b->sizes[i].seq, "arena_bytes", (json_int_t)p->arena_bytes,
+                                              "steps", (int)p->step_count));
+    }
+    return list;
+}
+
+/* The plan with the largest arena. */
+static const struct lathe_fmt_plan *largest_plan(const struct lathe_artifact *a) {
+    const struct lathe_fmt_plan *most = a->plan.head;
+    for (unsigned i = 0; a->buckets && i < a->buckets->list.count; i++) {
+        const struct lathe_fmt_plan *p = a->buckets->plans[i].plan.head;
+        most = p->arena_bytes > most->arena_bytes ? p : most;
+    }
+    return most;
 }
 
 static json_t *labels(const struct lathe_artifact *a) {
@@ -145,10 +169,15 @@ enum lathe_status lathe_artifact_json(const struct lathe_artifact *a, const char
     put(o, "labels", labels(a));
     put(o, "bytes", json_integer((json_int_t)a->size));
     put(o, "weights_bytes", json_integer((json_int_t)a->weight_bytes));
-    put(o, "arena_bytes", json_integer((json_int_t)a->plan.head->arena_bytes));
-    put(o, "alive_bytes", json_integer((json_int_t)a->plan.head->alive_bytes));
+    put(o, "arena_bytes", json_integer((json_int_t)largest_plan(a)->arena_bytes));
+    put(o, "alive_bytes", json_integer((json_int_t)largest_plan(a)->alive_bytes));
     put(o, "sections", sections(a));
     put(o, "steps", steps(&a->plan));
+    if (a->buckets) {
+        put(o, "buckets", buckets(a));
+        put(o, "pads_length", json_boolean(!a->buckets->list.exact));
+        put(o, "whole_requests", json_boolean(a->buckets->whole));
+    }
     if (compiled)
         merge_report(o, compiled);
     json_decref(compiled);

@@ -1,5 +1,7 @@
 #include "check_artifact.h"
 
+#include "session.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,6 +47,7 @@ enum lathe_status lathe_checker_open(struct lathe_artifact *a, const struct lath
     for (unsigned i = 0; i < 2; i++) {
         struct lathe_session_options o = *options;
         o.poison = poisons[i];
+        o.poison_padding = i == 1;
         enum lathe_status status = lathe_session_new(a, &o, &out->sessions[i], diag);
         if (status != LATHE_OK) {
             lathe_checker_close(out);
@@ -52,6 +55,11 @@ enum lathe_status lathe_checker_open(struct lathe_artifact *a, const struct lath
         }
     }
     return LATHE_OK;
+}
+
+void lathe_checker_force(struct lathe_checker *checker, int bucket) {
+    for (unsigned i = 0; i < 2; i++)
+        lathe_buckets_force(checker->sessions[i], bucket);
 }
 
 enum lathe_status lathe_checker_run(struct lathe_checker *checker, const struct lathe_feeds *feeds,
@@ -65,8 +73,9 @@ enum lathe_status lathe_checker_run(struct lathe_checker *checker, const struct 
         const struct lathe_tensor_view *b = lathe_session_output(checker->sessions[1], i);
         if (a->bytes != b->bytes || (a->bytes && memcmp(a->data, b->data, a->bytes)))
             return lathe_fail(diag, LATHE_MSG_VERIFY_UNSTABLE,
-                              "%s: two runs on the same inputs over differently filled memory give different bits",
-                              lathe_artifact_output(checker->artifact, i)->name);
+                              "%s: two runs on the same inputs over differently filled memory%s give different bits",
+                              lathe_artifact_output(checker->artifact, i)->name,
+                              checker->artifact->buckets ? " and padding" : "");
     }
     return LATHE_OK;
 }

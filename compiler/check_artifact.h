@@ -18,11 +18,13 @@ struct lathe_checker {
     struct lathe_artifact *artifact; /* borrowed */
     struct lathe_session *sessions[2];
 };
-/* `options` as for a session; its `poison` is set here. */
+/* `options` as for a session; its `poison`, and the padding of buckets in one of them, are set here. */
 LATHE_NODISCARD enum lathe_status lathe_checker_open(struct lathe_artifact *a,
                                                      const struct lathe_session_options *options,
                                                      struct lathe_checker *out, struct lathe_diag *diag);
 void lathe_checker_close(struct lathe_checker *checker);
+/* Both sessions take this bucket for all they run, which must be large enough; -1: the best again. */
+void lathe_checker_force(struct lathe_checker *checker, int bucket);
 /* Runs both sessions; LATHE_CHECK_FAILED when their outputs differ in a bit. The outputs are those of sessions[0]. */
 LATHE_NODISCARD enum lathe_status lathe_checker_run(struct lathe_checker *checker, const struct lathe_feeds *feeds,
                                                     struct lathe_diag *diag);

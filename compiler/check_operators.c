@@ -65,7 +65,7 @@ enum lathe_status lathe_check_operators(struct lathe_graph *g, const struct lath
     struct lathe_lowered lowered;
     if (options->target->all_operators)
         return LATHE_OK;
-    LATHE_TRY(lathe_lower(g, options, NULL, &lowered, diag));
+    LATHE_TRY(lathe_lower(g, options, NULL, NULL, &lowered, diag));
     enum lathe_status status = check(&lowered, allow, report, diag);
     lathe_lowered_free(&lowered);
     return status;

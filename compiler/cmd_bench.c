@@ -77,7 +77,7 @@ static enum lathe_status warm_up(struct instance *in) {
     LATHE_TRY(lathe_feeds_bind(in->session, in->feeds, &in->diag));
     for (int i = 0; i < LATHE_BENCH_WARM_UP; i++)
         LATHE_TRY(lathe_session_run(in->session, &in->diag));
-    if (in->request->steps && !lathe_session_time_steps(in->session))
+    if (in->request->steps && !lathe_session_time_steps(lathe_session_timed(in->session)))
         return lathe_fail(&in->diag, LATHE_MSG_NO_MEMORY, "no memory for the times of steps");
     return LATHE_OK;
 }
@@ -97,7 +97,7 @@ static void *instance_main(void *user) {
     if (go)
         measure(in);
     if (go && in->status == LATHE_OK && in->request->steps)
-        in->status = lathe_bench_steps(in->session, &in->steps, &in->diag);
+        in->status = lathe_bench_steps(lathe_session_timed(in->session), &in->steps, &in->diag);
     lathe_session_close(&in->session);
     return NULL;
 }
@@ -195,7 +195,8 @@ static enum lathe_status share_threads(const struct lathe_bench_request *q, stru
 static enum lathe_status check_sizes(struct lathe_bench_request *q, const struct lathe_artifact *a,
                                      const struct lathe_feeds *feeds, struct lathe_diag *diag) {
     int64_t most = lathe_artifact_max_length(a), largest = lathe_artifact_max_batch(a);
-    if (q->has_seq && most > 0 && q->seq > most)
+    bool cuts = q->session.truncate && lathe_artifact_bucket_count(a);
+    if (q->has_seq && most > 0 && q->seq > most && !cuts)
         return lathe_fail(diag, LATHE_MSG_OPTION_VALUE, "%s: %lld tokens, the artifact takes at most %lld",
                           q->length_count ? "--lengths" : "--seq", (long long)q->seq, (long long)most);
     if (q->has_batch && largest > 0 && q->batch > largest)
@@ -221,8 +222,12 @@ static enum lathe_status make_feeds(struct lathe_bench_request *q, const struct 
                                     struct lathe_feeds *feeds, struct lathe_diag *diag) {
     if (q->length_count && lathe_feeds_mask(a) < 0)
         return lathe_fail(diag, LATHE_MSG_ARGUMENTS, "--lengths: the model has no mask input that could tell them");
-    struct lathe_feed_spec spec = {
-        .batch = q->batch, .seq = q->seq, .lengths = q->length_count ? q->length_list : NULL, .seed = 1, .plain = true};
+    struct lathe_feed_spec spec = {.batch = q->batch,
+                                   .seq = q->seq,
+                                   .lengths = q->length_count ? q->length_list : NULL,
+                                   .seed = 1,
+                                   .longer = q->session.truncate && q->has_seq,
+                                   .plain = true};
     return lathe_feeds_make(a, &spec, feeds, diag);
 }
 
@@ -488,6 +493,7 @@ int lathe_cmd_bench(int argc, char **argv) {
                  "more)"},
         LATHE_CORES_OPTION(q.session),
         LATHE_CPUMASK_OPTION(q.session),
+        LATHE_TRUNCATE_OPTION(q.session),
         {.name = "seconds",
          .kind = LATHE_OPTION_REAL,
          .into = &q.seconds,

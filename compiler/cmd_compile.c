@@ -1,4 +1,5 @@
 /* lathe compile: a model into an artifact, with its reports. */
+#include "bucket_choice.h"
 #include "cli.h"
 #include "labels.h"
 #include "lathe_compiler.h"
@@ -26,6 +27,7 @@ struct request {
     const char *labels_file, *pooling, *tokenizer, *placement;
     int64_t compress, jobs, cores;
     bool json, explain, verbose, verify, no_verify, normalize, has_min_cosine;
+    struct lathe_bucket sizes[LATHE_TARGET_MAX_BUCKETS];
 };
 
 /* ---- reports */
@@ -124,19 +126,21 @@ static void show_graph(void *user, const char *pass, const char *text) {
 
 /* ---- the command */
 
-static enum lathe_status read_bucket(struct request *q, struct lathe_diag *diag) {
+static enum lathe_status read_buckets(struct request *q, struct lathe_diag *diag) {
+    if (q->buckets.count > LATHE_TARGET_MAX_BUCKETS)
+        return lathe_fail(diag, LATHE_MSG_ARGUMENTS, "--bucket: %u of them, an artifact holds at most %d",
+                          q->buckets.count, LATHE_MAX_BUCKETS);
     for (unsigned i = 0; i < q->buckets.count; i++) {
         long long b, s;
         char extra;
-        if (sscanf(q->buckets.at[i], "%lldx%lld%c", &b, &s, &extra) != 2 || b < 1 || s < 1)
+        if (sscanf(q->buckets.at[i], "%lldx%lld%c", &b, &s, &extra) != 2 || b < 1 || s < 1 || b > 1 << 20 ||
+            s > 1 << 24)
             return lathe_fail(diag, LATHE_MSG_OPTION_VALUE, "--bucket: expected BATCHxSEQ such as 4x128, found '%s'",
                               q->buckets.at[i]);
-        q->options.bucket_batch = b;
-        q->options.bucket_seq = s;
+        q->sizes[i] = (struct lathe_bucket){b, s};
     }
-    if (q->buckets.count > 1)
-        return lathe_fail(diag, LATHE_MSG_OPTION_UNSUPPORTED,
-                          "--bucket: this version takes one bucket an artifact, found %u", q->buckets.count);
+    q->options.buckets = q->sizes;
+    q->options.bucket_count = q->buckets.count;
     if (q->buckets.count && (q->options.max_batch || q->options.max_seq))
         return lathe_fail(diag, LATHE_MSG_ARGUMENTS,
                           "--bucket fixes batch and length: --max-batch and --max-seq "
@@ -177,7 +181,7 @@ static enum lathe_status prepare(struct request *q, struct lathe_diag *diag) {
     if (q->has_min_cosine && !(o->min_cosine > 0 && o->min_cosine <= 1))
         return lathe_fail(diag, LATHE_MSG_OPTION_VALUE, "--min-cosine: expected a number above 0 and up to 1, found %g",
                           o->min_cosine);
-    LATHE_TRY(read_bucket(q, diag));
+    LATHE_TRY(read_buckets(q, diag));
     LATHE_TRY(refuse_later(q, diag));
     LATHE_TRY(check_pass_names(q, diag));
     o->verify = q->verify ? LATHE_VERIFY_ALWAYS : q->no_verify ? LATHE_VERIFY_NEVER : LATHE_VERIFY_AUTO;
@@ -375,7 +379,7 @@ int lathe_cmd_compile(int argc, char **argv) {
          .kind = LATHE_OPTION_WORDS,
          .into = &q.buckets,
          .value = "BxS",
-         .help = "static shapes: the plan is for this batch and length alone"},
+         .help = "static shapes: a plan for this batch and length; repeatable, the runtime pads and splits"},
         {.name = "calibrate",
          .kind = LATHE_OPTION_TEXT,
          .into = &o->calibrate,

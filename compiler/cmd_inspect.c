@@ -110,7 +110,7 @@ static void size_rows(const struct lathe_artifact *a, const json_t *o, struct la
     lathe_text_append(out, "%-14sweights ", "memory");
     lathe_append_bytes(out, a->weight_bytes);
     lathe_text_append(out, ", arena at the maxima ");
-    lathe_append_bytes(out, a->plan.head->arena_bytes);
+    lathe_append_bytes(out, (uint64_t)json_integer_value(json_object_get(o, "arena_bytes")));
     lathe_text_append(out, ", file ");
     lathe_append_bytes(out, a->size);
     lathe_text_append(out, "\n");
@@ -152,6 +152,22 @@ static void cost_rows(struct lathe_text *out, const json_t *cost) {
     lathe_text_append(out, "\n");
 }
 
+static void bucket_rows(const json_t *o, struct lathe_text *out) {
+    size_t i;
+    json_t *b;
+    json_array_foreach(json_object_get(o, "buckets"), i, b) {
+        lathe_text_append(out, "%-14s%lldx%lld, arena ", i ? "" : "buckets",
+                          (long long)json_integer_value(json_object_get(b, "batch")),
+                          (long long)json_integer_value(json_object_get(b, "seq")));
+        lathe_append_bytes(out, (uint64_t)json_integer_value(json_object_get(b, "arena_bytes")));
+        lathe_text_append(out, "\n");
+    }
+    if (i && json_is_true(json_object_get(o, "whole_requests")))
+        lathe_text_append(out, "%-14sonly requests of these sizes: rows depend on each other\n", "");
+    else if (i && json_is_false(json_object_get(o, "pads_length")))
+        lathe_text_append(out, "%-14sonly requests of these lengths: nothing hides padding\n", "");
+}
+
 static void summary(const struct lathe_artifact *a, const json_t *o, struct lathe_text *out) {
     char features[512], limit[64];
     lathe_target_features_text(a->manifest.head->target_features, features, sizeof features);
@@ -174,6 +190,7 @@ static void summary(const struct lathe_artifact *a, const json_t *o, struct lath
     row(out, "max batch", limit);
     snprintf(limit, sizeof limit, "%lld", (long long)lathe_artifact_max_length(a));
     row(out, "max length", limit);
+    bucket_rows(o, out);
     port_rows(a, true, out);
     port_rows(a, false, out);
     for (unsigned i = 0; i < lathe_artifact_label_count(a); i++) {
@@ -229,6 +246,21 @@ static void package_rows(struct lathe_text *out, const json_t *manifest) {
     }
 }
 
+/* Every plan; those of buckets say that no symbol is left in them. */
+static void plans_text(const struct lathe_artifact *a, struct lathe_text *out) {
+    if (!a->buckets) {
+        lathe_plan_text(&a->plan, out);
+        return;
+    }
+    for (unsigned i = 0; i < a->buckets->list.count; i++) {
+        const struct lathe_plan *p = &a->buckets->plans[i].plan;
+        lathe_text_append(out, "bucket %lldx%lld: %u symbols, %u dims, all constant\n",
+                          (long long)a->buckets->sizes[i].batch, (long long)a->buckets->sizes[i].seq,
+                          p->head->symbol_count, p->head->dim_count);
+        lathe_plan_text(p, out);
+    }
+}
+
 static enum lathe_status inspect_artifact(struct request *q, const struct lathe_model *model, struct lathe_diag *diag) {
     struct lathe_artifact *a = model->artifact;
     json_t *o;
@@ -243,12 +275,12 @@ static enum lathe_status inspect_artifact(struct request *q, const struct lathe_
         status = lathe_plan_graph_write(&a->plan, q->graph, diag);
     if (q->plan && q->json) {
         struct lathe_text plan = {0};
-        lathe_plan_text(&a->plan, &plan);
+        plans_text(a, &plan);
         json_object_set_new(o, "plan", lathe_json_string(plan.data ? plan.data : ""));
         lathe_text_free(&plan);
     } else if (q->plan) {
         lathe_text_append(&out, "plan\n");
-        lathe_plan_text(&a->plan, &out);
+        plans_text(a, &out);
     }
     if (status == LATHE_OK)
         status = q->json ? lathe_cli_print_json(json_incref(o), diag) : lathe_cli_print(&out, diag);

@@ -167,7 +167,10 @@ static enum lathe_status run_session(const struct request *q, struct lathe_artif
             finite = check_finite(lathe_artifact_output(a, i), lathe_session_output(s, i), diag);
     }
     unsigned flagged = status == LATHE_OK ? lathe_session_flagged_rows(s) : 0;
+    unsigned cut = status == LATHE_OK ? lathe_session_truncated_rows(s) : 0;
     lathe_feeds_free(&feeds);
+    if (cut)
+        lathe_cli_warn("%u rows were cut to %lld tokens", cut, (long long)lathe_artifact_max_length(a));
     if (flagged)
         lathe_cli_warn("%u rows had every key masked out where the source gives NaN; they are zeros", flagged);
     if (status == LATHE_OK)
@@ -223,6 +226,7 @@ int lathe_cmd_run(int argc, char **argv) {
         LATHE_THREADS_OPTION(q.session),
         LATHE_CORES_OPTION(q.session),
         LATHE_CPUMASK_OPTION(q.session),
+        LATHE_TRUNCATE_OPTION(q.session),
     };
     const struct lathe_syntax syntax = {.command = "run",
                                         .arguments = "MODEL.lathe --input NAME=FILE.npy... --output-dir DIR",

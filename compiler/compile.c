@@ -1,6 +1,9 @@
 /* The whole compile, in order. */
+#include "bucket_choice.h"
+#include "bucket_graphs.h"
 #include "check_operators.h"
 #include "lathe_compiler.h"
+#include "plan.h"
 #include "quantize.h"
 #include "reference.h"
 #include "stages.h"
@@ -23,11 +26,13 @@ struct job {
     struct lathe_target target;
     struct lathe_model_file *file;
     struct lathe_graph *graph;
-    uint64_t weights;           /* bytes of constants of the source */
-    const char *precision;      /* as the options and the target's cast policy say together */
-    bool cast_all;              /* --cast all */
-    struct lathe_bounds bounds; /* of the verification */
-    char *unverified;           /* the artifact under its temporary name, while it is there */
+    uint64_t weights;                                    /* bytes of constants of the source */
+    const char *precision;                               /* as the options and the target's cast policy say together */
+    bool cast_all;                                       /* --cast all */
+    struct lathe_bounds bounds;                          /* of the verification */
+    struct lathe_bucket sizes[LATHE_TARGET_MAX_BUCKETS]; /* static shapes: sorted by seq, then batch */
+    unsigned bucket_count;
+    char *unverified; /* the artifact under its temporary name, while it is there */
 };
 
 static void enter(const struct job *j, const char *stage) {
@@ -98,6 +103,33 @@ static enum lathe_status check_precision(const struct job *j) {
     return LATHE_OK;
 }
 
+/* Those that were asked for, or the target's own; in the order of the artifact. */
+static enum lathe_status take_buckets(struct job *j) {
+    const struct lathe_compile_options *o = j->o;
+    bool own = !o->bucket_count && j->target.shapes == LATHE_SHAPES_STATIC;
+    unsigned count = own ? j->target.bucket_count : o->bucket_count;
+    if (own && !count)
+        return lathe_fail(j->diag, LATHE_MSG_ARGUMENTS,
+                          "target %s takes static shapes and names no buckets of its own: give --bucket BxS",
+                          j->target.name);
+    if (own && (o->max_batch || o->max_seq))
+        return lathe_fail(j->diag, LATHE_MSG_ARGUMENTS,
+                          "target %s takes static shapes: --bucket BxS instead of --max-batch and --max-seq",
+                          j->target.name);
+    if (count > LATHE_MAX_BUCKETS)
+        return lathe_fail(j->diag, LATHE_MSG_ARGUMENTS, "%u buckets, an artifact holds at most %d", count,
+                          LATHE_MAX_BUCKETS);
+    if (count)
+        memcpy(j->sizes, own ? j->target.buckets : o->buckets, count * sizeof *j->sizes);
+    qsort(j->sizes, count, sizeof *j->sizes, lathe_compare_buckets);
+    for (unsigned i = 1; i < count; i++)
+        if (!lathe_compare_buckets(&j->sizes[i - 1], &j->sizes[i]))
+            return lathe_fail(j->diag, LATHE_MSG_ARGUMENTS, "--bucket %lldx%lld is given twice",
+                              (long long)j->sizes[i].batch, (long long)j->sizes[i].seq);
+    j->bucket_count = count;
+    return LATHE_OK;
+}
+
 static enum lathe_status check_options(struct job *j) {
     const struct lathe_compile_options *o = j->o;
     for (unsigned i = 0; i < o->expect_count; i++)
@@ -113,10 +145,7 @@ static enum lathe_status check_options(struct job *j) {
         j->target.cores = o->cores;
     LATHE_TRY(choose_casts(j));
     LATHE_TRY(check_precision(j));
-    if (j->target.shapes == LATHE_SHAPES_STATIC && !o->bucket_batch)
-        return lathe_fail(j->diag, LATHE_MSG_OPTION_UNSUPPORTED,
-                          "target %s takes static shapes, one bucket an artifact in this version: give --bucket BxS",
-                          j->target.name);
+    LATHE_TRY(take_buckets(j));
     char features[512];
     lathe_target_features_text(j->target.features, features, sizeof features);
     lathe_report_target(j->report, j->target.name, quantizes(j) ? "int8" : rounds(j) ? "bf16" : "f32", features);
@@ -249,13 +278,13 @@ static enum lathe_status import(struct job *j, const char *path) {
 
 /* ---- passes */
 
-static enum lathe_status run_passes(struct job *j) {
-    struct lathe_pipeline_options options = {
+static struct lathe_pipeline_options pipeline_options(struct job *j) {
+    return (struct lathe_pipeline_options){
         .pass = {.keep_padding = j->o->keep_padding,
                  .max_batch = j->o->max_batch,
                  .max_seq = j->o->max_seq,
-                 .pin_batch = j->o->bucket_batch,
-                 .pin_seq = j->o->bucket_seq,
+                 .buckets = j->sizes,
+                 .bucket_count = j->bucket_count,
                  .bf16 = rounds(j),
                  .cast_all = j->cast_all,
                  .int8 = quantizes(j)},
@@ -265,6 +294,10 @@ static enum lathe_status run_passes(struct job *j) {
         .after_pass = j->o->dump_after ? dump_graph : NULL,
         .user = j,
     };
+}
+
+static enum lathe_status run_passes(struct job *j) {
+    struct lathe_pipeline_options options = pipeline_options(j);
     enter(j, "passes");
     LATHE_TRY(lathe_pipeline_run(j->graph, &j->target, &options, j->report, j->diag));
     if (!quantizes(j))
@@ -301,18 +334,97 @@ static struct lathe_emit_options emit_options(const struct job *j) {
     };
 }
 
+/* Of buckets the largest is looked at: the others have the same operators. */
 static enum lathe_status check_operators(struct job *j) {
     struct lathe_emit_options options = emit_options(j);
-    return lathe_check_operators(j->graph, &options, j->o->allow_fallback, j->report, j->diag);
+    struct lathe_graph *one = NULL;
+    enum lathe_status status = LATHE_OK;
+    unsigned count = 1;
+    if (j->graph->interface && (j->graph->interface->has_batch || j->graph->interface->has_seq)) {
+        struct lathe_bucket last = j->sizes[j->bucket_count - 1];
+        struct lathe_pipeline_options pipeline = pipeline_options(j);
+        status = lathe_bucket_graphs_make(j->graph, &j->target, &pipeline, &last, &count, &one, j->diag);
+    }
+    if (status == LATHE_OK)
+        status = lathe_check_operators(one ? one : j->graph, &options, j->o->allow_fallback, j->report, j->diag);
+    lathe_graph_free(&one);
+    return status;
 }
 
-static enum lathe_status emit(struct job *j) {
+/* A mask that is there need not hide padding: a convolution over tokens reads the next one whatever its mask says. Two
+ * runs that differ in nothing but their padding tell; *seen: their outputs differ. */
+static enum lathe_status probe_padding(const struct job *j, bool *seen) {
+    struct lathe_artifact_options quick = {.skip_weight_checksum = true, .map_weights = true};
+    struct lathe_artifact *a = NULL;
+    struct lathe_checker checker = {0};
+    struct lathe_feeds feeds = {0};
+    static struct lathe_diag why;
+    *seen = false;
+    LATHE_TRY(lathe_artifact_open(j->unverified, &quick, &a, j->diag));
+    const struct lathe_buckets *b = a->buckets;
+    unsigned k = 0;
+    while (k + 1 < b->list.count && b->sizes[k].seq < 4)
+        k++;
+    struct lathe_trial trial = {.batch = 1, .seq = b->sizes[k].seq - 1};
+    trial.batch = b->has_batch ? 1 : b->sizes[k].batch;
+    trial.seq = trial.seq > 7 ? 7 : trial.seq < 1 ? 1 : trial.seq;
+    for (unsigned i = 0; i < sizeof trial.lengths / sizeof *trial.lengths; i++)
+        trial.lengths[i] = trial.seq;
+    lathe_diag_reset(&why);
+    enum lathe_status status = lathe_trial_feeds(a, &trial, &feeds, &why);
+    if (status == LATHE_OK)
+        status = lathe_checker_open(a, &(struct lathe_session_options){.plain_c = true}, &checker, &why);
+    if (status == LATHE_OK) {
+        lathe_checker_force(&checker, (int)k);
+        status = lathe_checker_run(&checker, &feeds, &why);
+    }
+    *seen = status != LATHE_OK && why.message == LATHE_MSG_VERIFY_UNSTABLE;
+    lathe_checker_close(&checker);
+    lathe_feeds_free(&feeds);
+    lathe_artifact_close(&a);
+    /* what else goes wrong with made-up inputs is the verification's to tell */
+    return status == LATHE_INTERNAL ? lathe_fail(j->diag, why.message, "%s", why.text) : LATHE_OK;
+}
+
+static enum lathe_status emit_plans(struct job *j, const struct lathe_emit_buckets *buckets) {
     int fd;
     struct lathe_emit_options options = emit_options(j);
-    enter(j, "emit");
+    options.buckets = buckets;
     LATHE_TRY(lathe_temporary_beside(j->o->output, &j->unverified, &fd, j->diag));
     close(fd);
     return lathe_emit_file(j->graph, &options, j->unverified, j->report, j->diag);
+}
+
+static enum lathe_status emit(struct job *j) {
+    enter(j, "emit");
+    const struct lathe_interface *face = j->graph->interface;
+    struct lathe_graph *graphs[LATHE_MAX_BUCKETS] = {NULL};
+    struct lathe_emit_buckets buckets = {.sizes = j->sizes, .graphs = graphs};
+    bool varies = face && (face->has_batch || face->has_seq); /* else it is one shape, and no bucket is chosen */
+    enum lathe_status status = LATHE_OK;
+    struct lathe_pipeline_options options = pipeline_options(j);
+    if (varies)
+        status = lathe_bucket_graphs_make(j->graph, &j->target, &options, j->sizes, &j->bucket_count, graphs, j->diag);
+    buckets.count = j->bucket_count;
+    buckets.zero_rows = !j->o->keep_padding && lathe_graph_hides_rows(j->graph);
+    if (status == LATHE_OK)
+        status = emit_plans(j, varies ? &buckets : NULL);
+    bool seen = false;
+    if (status == LATHE_OK && varies && face->has_seq && face->hides_padding)
+        status = probe_padding(j, &seen);
+    if (status == LATHE_OK && seen) { /* once more, as one that takes no padding */
+        j->graph->interface->hides_padding = false;
+        lathe_report_warning(
+            j->report, "PADDING_DEPENDENT", "",
+            "the graph looks at tokens that its mask marks as padding, so lengths cannot be padded: only "
+            "requests of a bucket's own length run");
+        unlink(j->unverified);
+        lathe_temporary_end(&j->unverified);
+        status = emit_plans(j, &buckets);
+    }
+    for (unsigned i = 0; i < LATHE_MAX_BUCKETS; i++)
+        lathe_graph_free(&graphs[i]);
+    return status;
 }
 
 static void port_dims(const struct lathe_port *p, char *buffer, size_t size) {
@@ -387,6 +499,26 @@ static enum lathe_status compare_outputs(const struct job *j, const struct lathe
     return LATHE_OK;
 }
 
+/* In every bucket that takes it, so that each plan is compared, not only those that a session would choose. */
+static enum lathe_status run_in_buckets(const struct job *j, struct lathe_checker *checker,
+                                        const struct lathe_feeds *feeds, const struct lathe_answers *want,
+                                        const struct lathe_trial *trial) {
+    const struct lathe_buckets *b = checker->artifact->buckets;
+    for (unsigned k = 0; b && k < b->list.count; k++) {
+        char what[sizeof trial->what + 32];
+        if (b->whole && (b->sizes[k].batch != trial->batch || b->sizes[k].seq != (b->has_seq ? trial->seq : 0)))
+            continue;
+        if (b->has_seq && (b->list.exact ? b->sizes[k].seq != trial->seq : b->sizes[k].seq < trial->seq))
+            continue;
+        snprintf(what, sizeof what, "%s, in bucket %lldx%lld", trial->what, (long long)b->sizes[k].batch,
+                 (long long)b->sizes[k].seq);
+        lathe_checker_force(checker, (int)k);
+        LATHE_TRY(lathe_checker_run(checker, feeds, j->diag));
+        LATHE_TRY(compare_outputs(j, checker, feeds, want, what));
+    }
+    return LATHE_OK;
+}
+
 static enum lathe_status run_trial(const struct job *j, struct lathe_artifact *a, const struct lathe_feeds *feeds,
                                    const struct lathe_answers *want, const struct lathe_trial *trial) {
     const struct lathe_session_options options = {.max_batch = trial->batch};
@@ -395,11 +527,13 @@ static enum lathe_status run_trial(const struct job *j, struct lathe_artifact *a
     enum lathe_status status = lathe_checker_run(&checker, feeds, j->diag);
     if (status == LATHE_OK)
         status = compare_outputs(j, &checker, feeds, want, trial->what);
+    if (status == LATHE_OK)
+        status = run_in_buckets(j, &checker, feeds, want, trial);
     lathe_checker_close(&checker);
     return status;
 }
 
-#define MAX_TRIALS 4
+#define MAX_TRIALS (4 + LATHE_MAX_BUCKETS)
 
 struct trials {
     struct lathe_trial at[MAX_TRIALS];

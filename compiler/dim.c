@@ -78,6 +78,36 @@ void lathe_dims_free(struct lathe_dims **dims) {
     *dims = NULL;
 }
 
+static void *duplicate(const void *data, size_t count, size_t element, bool *failed) {
+    void *copy = malloc((count + 1) * element);
+    if (copy && count)
+        memcpy(copy, data, count * element);
+    *failed |= !copy;
+    return copy;
+}
+
+struct lathe_dims *lathe_dims_clone(const struct lathe_dims *dims) {
+    struct lathe_dims *t = malloc(sizeof *t);
+    bool failed = false;
+    if (!t)
+        return NULL;
+    *t = *dims; /* terms and names stay in the arena of the source, which never changes them */
+    t->arena = lathe_arena_new();
+    t->exprs = duplicate(dims->exprs, dims->expr_count, sizeof *t->exprs, &failed);
+    t->atoms = duplicate(dims->atoms, dims->atom_count, sizeof *t->atoms, &failed);
+    t->symbols = duplicate(dims->symbols, dims->symbol_count, sizeof *t->symbols, &failed);
+    t->expr_capacity = t->expr_count;
+    t->atom_capacity = t->atom_count;
+    t->symbol_capacity = t->symbol_count;
+    t->expr_index.slots = duplicate(dims->expr_index.slots, dims->expr_index.size, sizeof(struct dim_slot), &failed);
+    t->atom_index.slots = duplicate(dims->atom_index.slots, dims->atom_index.size, sizeof(struct dim_slot), &failed);
+    t->symbol_index.slots =
+        duplicate(dims->symbol_index.slots, dims->symbol_index.size, sizeof(struct dim_slot), &failed);
+    if (failed || !t->arena)
+        lathe_dims_free(&t);
+    return t;
+}
+
 /* ---- normal form */
 
 /* Order of monomials: higher degree first, then by atoms; compatible with multiplication, so division terminates. */

@@ -17,6 +17,8 @@ struct lathe_dims; /* the table; owned by its graph, one thread at a time */
 
 struct lathe_dims *lathe_dims_new(void); /* NULL when memory runs out */
 void lathe_dims_free(struct lathe_dims **dims);
+/* A copy with the same ids, which goes its own way from here; the source must outlive it. NULL when memory runs out. */
+struct lathe_dims *lathe_dims_clone(const struct lathe_dims *dims);
 
 lathe_dim lathe_dim_const(struct lathe_dims *t, int64_t value);
 /* The symbol of that name, made with these bounds when it is new. `max` may be INT64_MAX. */

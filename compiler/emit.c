@@ -1,6 +1,7 @@
 /* Writes an artifact: the only writer of the format. Sections stand in the order manifest, plan, report, graph,
  * weights, known answer; nothing in them depends on the time, the host, a path or the number of jobs. */
 #include "artifact_file.h"
+#include "bucket_choice.h"
 #include "cost.h"
 #include "known_answer.h"
 #include "lower.h"
@@ -18,10 +19,14 @@
 #define MAX_LEVEL  22
 
 struct emitter {
-    struct lathe_lowered *l;
+    struct lathe_graph *graph;     /* with its symbols */
+    struct lathe_lowered *l;       /* the first plan */
+    struct lathe_lowered *weights; /* the last one, which has the weights of all */
+    unsigned plans;
+    const struct lathe_emit_buckets *buckets; /* NULL: one plan of the graph itself */
     struct lathe_artifact_file file;
     struct lathe_fmt_prefix prefix;
-    struct lathe_fmt_section sections[LATHE_SECTION_KINDS];
+    struct lathe_fmt_section sections[LATHE_SECTION_KINDS + LATHE_MAX_BUCKETS];
     uint32_t section_count;
     struct lathe_diag *diag;
     /* the section that is being streamed */
@@ -120,8 +125,10 @@ static void read_sha256(const char *hex, uint8_t out[32]) {
     }
 }
 
+/* `axes`: static shapes, which of them vary; NULL: the dims tell. */
 static enum lathe_status make_port(struct emitter *e, struct lathe_strings *strings, const char *name,
-                                   const struct lathe_port_facts *facts, lathe_value_id v, struct lathe_fmt_port *out) {
+                                   const struct lathe_port_facts *facts, const struct lathe_port_axes *axes,
+                                   lathe_value_id v, struct lathe_fmt_port *out) {
     struct lathe_graph *g = e->l->graph;
     const struct lathe_fmt_value *f = (struct lathe_fmt_value *)e->l->values.data + facts->value;
     const struct lathe_fmt_dim *dims = e->l->dims.data;
@@ -137,12 +144,37 @@ static enum lathe_status make_port(struct emitter *e, struct lathe_strings *stri
     memcpy(out->dims, f->dims, sizeof out->dims);
     for (unsigned d = 0; d < f->rank; d++) {
         char text[256] = "";
+        if (axes && axes->kind[d])
+            out->dim_names[d] = lathe_strings_add(strings, axes->name[d]);
         if (dims[f->dims[d]].op == LATHE_DIM_CONST)
             continue;
         lathe_dim_print(g->dims, lathe_dim_resolve(g->dims, lathe_value_at(g, v)->dims[d]), text, (int)sizeof text);
         out->dim_names[d] = lathe_strings_add(strings, *text ? text : "size");
     }
     return LATHE_OK;
+}
+
+/* A session splits batches: the maximum is what bounded artifacts take by default, or a larger bucket. */
+#define SPLIT_BATCH 256
+
+static void set_bucket_limits(const struct emitter *e, struct lathe_fmt_manifest *head) {
+    const struct lathe_interface *face = e->graph->interface;
+    const struct lathe_emit_buckets *b = e->buckets;
+    for (unsigned i = 0; face->has_batch && i < b->count; i++)
+        head->max_batch = i == 0 || b->sizes[i].batch > head->max_batch ? b->sizes[i].batch : head->max_batch;
+    if (face->has_batch && !face->whole && head->max_batch < SPLIT_BATCH)
+        head->max_batch = SPLIT_BATCH;
+    if (face->has_seq)
+        head->max_seq = b->sizes[b->count - 1].seq;
+}
+
+/* One row a token: the first axes are those of the mask. */
+static bool is_token_output(const struct lathe_graph *g, uint32_t output) {
+    const struct lathe_interface *face = g->interface;
+    const struct lathe_port_axes *axes = &face->ports[g->input_count + output];
+    if (face->mask == LATHE_NONE)
+        return axes->kind[0] == LATHE_PORT_BATCH && axes->kind[1] == LATHE_PORT_SEQ;
+    return axes->kind[1] == LATHE_PORT_SEQ && axes->kind[0] == face->ports[face->mask].kind[0];
 }
 
 static enum lathe_status add_manifest(struct emitter *e) {
@@ -155,6 +187,8 @@ static enum lathe_status add_manifest(struct emitter *e) {
                                       .label_count = o->label_count,
                                       .max_batch = l->max_batch,
                                       .max_seq = l->max_seq};
+    if (e->buckets)
+        set_bucket_limits(e, &head);
     head.target_name = lathe_strings_add(&strings, o->target ? o->target->name : "");
     head.writer = lathe_strings_add(&strings, "lathe " LATHE_VERSION);
     head.target_features = o->target ? o->target->features : 0;
@@ -171,8 +205,13 @@ static enum lathe_status add_manifest(struct emitter *e) {
         bool in = i < g->input_count;
         uint32_t k = in ? i : i - g->input_count;
         lathe_value_id v = in ? g->inputs[k] : g->outputs[k];
+        if (e->buckets && !in) {
+            uint16_t token = is_token_output(e->graph, k) ? LATHE_PORT_PER_TOKEN : 0;
+            l->outputs[k].flags = (uint16_t)((l->outputs[k].flags & ~LATHE_PORT_PER_TOKEN) | token);
+        }
         status = make_port(e, &strings, in ? lathe_value_at(g, v)->name : g->output_names[k],
-                           in ? &l->inputs[k] : &l->outputs[k], v, &port[i]);
+                           in ? &l->inputs[k] : &l->outputs[k], e->buckets ? &e->graph->interface->ports[i] : NULL, v,
+                           &port[i]);
     }
     for (unsigned i = 0; status == LATHE_OK && i < o->label_count; i++)
         label[i] = lathe_strings_add(&strings, o->labels[i]);
@@ -192,8 +231,7 @@ static enum lathe_status add_manifest(struct emitter *e) {
     return status;
 }
 
-static enum lathe_status add_plan(struct emitter *e) {
-    const struct lathe_lowered *l = e->l;
+static enum lathe_status add_plan(struct emitter *e, const struct lathe_lowered *l) {
     struct lathe_fmt_plan head = {
         .symbol_count = l->symbols.count,
         .dim_count = l->dims.count,
@@ -224,6 +262,64 @@ static enum lathe_status add_plan(struct emitter *e) {
     return status;
 }
 
+/* ---- buckets */
+
+static void fill_bucket_port(const struct emitter *e, uint32_t port, struct lathe_fmt_bucket_port *out) {
+    const struct lathe_graph *g = e->graph;
+    const struct lathe_interface *face = g->interface;
+    *out = (struct lathe_fmt_bucket_port){.mask_of = LATHE_FORMAT_ABSENT};
+    for (unsigned d = 0; d < LATHE_MAX_RANK; d++)
+        out->axes[d] = face->ports[port].kind[d];
+    if (port >= g->input_count)
+        return;
+    const struct lathe_value *v = &g->values[g->inputs[port]];
+    const struct lathe_port_facts *facts = &e->l->inputs[port];
+    bool read = port < 64 && face->read_inputs >> port & 1 && lathe_dtype_is_integer(v->dtype);
+    out->pad_kind = read ? LATHE_PAD_READ : LATHE_PAD_VALUE;
+    if (lathe_dtype_is_integer(v->dtype) && strstr(v->name, "position") && v->rank > 0 &&
+        face->ports[port].kind[v->rank - 1] == LATHE_PORT_SEQ)
+        out->pad_kind = LATHE_PAD_POSITIONS;
+    else if (face->ids == port && lathe_dtype_is_integer(v->dtype) &&
+             (facts->id_limit == 0 || face->pad_id < facts->id_limit))
+        out->pad = face->pad_id;
+    /* a mask that is not given follows from the ids, where the graph tells which of them is padding */
+    if (port == face->mask && lathe_dtype_is_integer(v->dtype) && face->ids != LATHE_NONE && face->ids != port &&
+        !facts->default_kind && !e->l->inputs[face->ids].default_kind &&
+        !memcmp(face->ports[face->ids].kind, face->ports[port].kind, sizeof face->ports[port].kind))
+        out->mask_of = face->ids;
+}
+
+static enum lathe_status add_buckets(struct emitter *e) {
+    _Static_assert((int)LATHE_PORT_BATCH == (int)LATHE_AXIS_BATCH && (int)LATHE_PORT_SEQ == (int)LATHE_AXIS_SEQ,
+                   "the format numbers axes as the graph does");
+    const struct lathe_graph *g = e->graph;
+    const struct lathe_interface *face = g->interface;
+    uint32_t ports = g->input_count + g->output_count;
+    struct lathe_fmt_buckets head = {.count = e->plans,
+                                     .mask = face->mask == LATHE_NONE ? LATHE_FORMAT_ABSENT : face->mask};
+    head.flags = (face->whole ? LATHE_BUCKETS_WHOLE : 0) | (face->hides_padding ? LATHE_BUCKETS_PAD_LENGTH : 0) |
+                 (e->buckets->zero_rows && face->mask != LATHE_NONE ? LATHE_BUCKETS_ZERO_ROWS : 0);
+    struct block b = {0};
+    put(&b, &head, sizeof head);
+    for (unsigned i = 0; i < e->plans; i++)
+        put(&b, &(struct lathe_fmt_bucket){e->buckets->sizes[i].batch, face->has_seq ? e->buckets->sizes[i].seq : 0},
+            sizeof(struct lathe_fmt_bucket));
+    for (uint32_t i = 0; i < ports; i++) {
+        struct lathe_fmt_bucket_port port;
+        fill_bucket_port(e, i, &port);
+        put(&b, &port, sizeof port);
+    }
+    for (unsigned i = 0; i < e->plans; i++)
+        for (uint32_t k = 0; k < ports; k++)
+            put(&b, k < g->input_count ? &e->l[i].inputs[k].value : &e->l[i].outputs[k - g->input_count].value,
+                sizeof(uint32_t));
+    if (e->plans * (uint64_t)ports & 1)
+        put(&b, &(uint32_t){0}, sizeof(uint32_t));
+    enum lathe_status status = b.failed ? no_memory(e) : add_raw(e, LATHE_SECTION_BUCKETS, b.data, b.size, true);
+    free(b.data);
+    return status;
+}
+
 static enum lathe_status add_report(struct emitter *e) {
     const struct lathe_emit_options *o = e->l->options;
     if (o->report_json)
@@ -240,7 +336,7 @@ static enum lathe_status add_report(struct emitter *e) {
 
 static enum lathe_status add_graph(struct emitter *e) {
     struct lathe_text text = {0};
-    enum lathe_status status = lathe_graph_print(e->l->graph, &text);
+    enum lathe_status status = lathe_graph_print(e->graph, &text);
     if (status == LATHE_OK)
         status = text.failed ? no_memory(e) : add_text(e, LATHE_SECTION_GRAPH, text.data ? text.data : "", text.length);
     lathe_text_free(&text);
@@ -288,7 +384,7 @@ static enum lathe_status add_weights(struct emitter *e) {
     LATHE_TRY(pad_to(e, packed ? LATHE_FORMAT_ALIGN : LATHE_FORMAT_PAGE));
     /* in memory, growing step by step would hold the weights twice */
     if (!packed)
-        LATHE_TRY(lathe_artifact_file_reserve(&e->file, e->l->weight_bytes + LATHE_FORMAT_PAGE, e->diag));
+        LATHE_TRY(lathe_artifact_file_reserve(&e->file, e->weights->weight_bytes + LATHE_FORMAT_PAGE, e->diag));
     struct lathe_fmt_section *s =
         begin_section(e, LATHE_SECTION_WEIGHTS, packed ? LATHE_CODEC_ZSTD : LATHE_CODEC_RAW, true);
     e->sum = lathe_checksum_new();
@@ -299,10 +395,11 @@ static enum lathe_status add_weights(struct emitter *e) {
     enum lathe_status status = e->sum && (!packed || (e->zstd && e->zstd_out)) ? LATHE_OK : no_memory(e);
     if (status == LATHE_OK && packed) {
         ZSTD_CCtx_setParameter(e->zstd, ZSTD_c_compressionLevel, level);
-        ZSTD_CCtx_setPledgedSrcSize(e->zstd, e->l->weight_bytes); /* states the size in the frame */
+        ZSTD_CCtx_setPledgedSrcSize(e->zstd, e->weights->weight_bytes); /* states the size in the frame */
     }
     if (status == LATHE_OK)
-        status = lathe_weights_write(e->l, e->l->options->jobs, &(struct lathe_weight_sink){e, store_weights}, e->diag);
+        status = lathe_weights_write(e->weights, e->l->options->jobs, &(struct lathe_weight_sink){e, store_weights},
+                                     e->diag);
     if (status == LATHE_OK && packed)
         status = finish_zstd(e);
     ZSTD_freeCCtx(e->zstd);
@@ -310,7 +407,7 @@ static enum lathe_status add_weights(struct emitter *e) {
     free(e->zstd_out);
     e->zstd_out = NULL;
     s->stored_size = e->stored;
-    s->raw_size = e->l->weight_bytes;
+    s->raw_size = e->weights->weight_bytes;
     if (lathe_checksum_finish(&e->sum, &s->checksum) != 0 && status == LATHE_OK)
         status = no_memory(e);
     return status;
@@ -372,17 +469,20 @@ static enum lathe_status check_and_answer(struct emitter *e) {
 
 static enum lathe_status emit_sections(struct emitter *e) {
     const struct lathe_emit_options *o = e->l->options;
-    uint32_t count = 4 + (o->report_json || e->l->report) + (o->known_answer != 0);
+    uint32_t count = 3 + e->plans + (e->buckets != NULL) + (o->report_json || e->l->report) + (o->known_answer != 0);
     memcpy(e->prefix.magic, LATHE_FORMAT_MAGIC, sizeof e->prefix.magic);
     e->prefix.major = LATHE_FORMAT_MAJOR;
     e->prefix.minor = LATHE_FORMAT_MINOR;
     e->prefix.section_count = count;
     e->prefix.header_size = (uint32_t)(sizeof e->prefix + count * sizeof *e->sections);
-    e->prefix.packings = packings_used(e->l);
+    e->prefix.packings = packings_used(e->weights);
     uint8_t blank[sizeof e->prefix + sizeof e->sections] = {0};
     LATHE_TRY(lathe_artifact_file_append(&e->file, blank, e->prefix.header_size, e->diag));
     LATHE_TRY(add_manifest(e));
-    LATHE_TRY(add_plan(e));
+    for (unsigned i = 0; i < e->plans; i++)
+        LATHE_TRY(add_plan(e, &e->l[i]));
+    if (e->buckets)
+        LATHE_TRY(add_buckets(e));
     LATHE_TRY(add_report(e));
     LATHE_TRY(add_graph(e));
     LATHE_TRY(add_weights(e));
@@ -421,33 +521,71 @@ static void predict(const struct lathe_lowered *l, struct lathe_report *report) 
     lathe_report_cost(report, l->options->target, all, count);
 }
 
+static void report_memory(const struct emitter *e, struct lathe_report *report, uint64_t file) {
+    const struct lathe_lowered *most = e->l;
+    for (unsigned i = 1; i < e->plans; i++)
+        most = e->l[i].arena_bytes > most->arena_bytes ? &e->l[i] : most;
+    lathe_report_memory(report, e->weights->weight_bytes, most->arena_bytes, most->alive_bytes, file);
+    struct lathe_text text = {0};
+    for (unsigned i = 0; e->buckets && i < e->plans; i++)
+        lathe_text_append(&text, "%s%lldx%lld: %llu bytes", i ? ", " : "", (long long)e->buckets->sizes[i].batch,
+                          (long long)e->buckets->sizes[i].seq, (unsigned long long)e->l[i].arena_bytes);
+    if (text.data && !text.failed)
+        lathe_report_note(report, "bucket_arenas", text.data);
+    lathe_text_free(&text);
+}
+
+/* The plans, each with the weights of those before it. The last one, the largest, stands in the report. */
+static enum lathe_status lower_all(struct emitter *e, const struct lathe_emit_options *options,
+                                   struct lathe_report *report, unsigned *made) {
+    for (unsigned i = 0; i < e->plans; i++) {
+        struct lathe_graph *g = e->buckets ? e->buckets->graphs[i] : e->graph;
+        bool last = i + 1 == e->plans;
+        LATHE_TRY(lathe_lower(g, options, last ? report : NULL, i ? &e->l[i - 1] : NULL, &e->l[i], e->diag));
+        (*made)++;
+    }
+    e->l->report = report;
+    e->weights = &e->l[e->plans - 1];
+    lathe_lowered_place(e->l, e->plans);
+    return LATHE_OK;
+}
+
 static enum lathe_status emit(struct lathe_graph *g, const struct lathe_emit_options *options, const char *path,
                               void **bytes, size_t *size, struct lathe_report *report, struct lathe_diag *diag) {
-    struct lathe_lowered lowered;
-    struct emitter e = {.l = &lowered, .diag = diag};
-    LATHE_TRY(lathe_lower(g, options, report, &lowered, diag));
-    if (report)
-        lathe_report_memory(report, lowered.weight_bytes, lowered.arena_bytes, lowered.alive_bytes, 0);
-    enum lathe_status status = lathe_cost_steps(&lowered) ? LATHE_OK : no_memory(&e);
-    if (report)
-        predict(&lowered, report);
+    struct emitter e = {.graph = g, .buckets = options->buckets, .diag = diag};
+    unsigned made = 0;
+    e.plans = e.buckets ? e.buckets->count : 1;
+    e.l = calloc(e.plans, sizeof *e.l);
+    if (!e.l)
+        return no_memory(&e);
+    enum lathe_status status = lower_all(&e, options, report, &made);
+    for (unsigned i = 0; status == LATHE_OK && i < e.plans; i++)
+        status = lathe_cost_steps(&e.l[i]) ? LATHE_OK : no_memory(&e);
+    if (status == LATHE_OK && report) {
+        report_memory(&e, report, 0);
+        predict(e.weights, report); /* the last plan has the largest bucket */
+    }
     if (status == LATHE_OK && report)
-        status = report_placement(&lowered, report, diag);
-    if (status == LATHE_OK)
+        status = report_placement(e.weights, report, diag);
+    bool begun = status == LATHE_OK;
+    if (begun)
         status = lathe_artifact_file_begin(&e.file, path, diag);
     if (status == LATHE_OK)
         status = emit_sections(&e);
     if (status == LATHE_OK)
         status = lathe_artifact_file_commit(&e.file, diag);
     if (status == LATHE_OK && report)
-        lathe_report_memory(report, lowered.weight_bytes, lowered.arena_bytes, lowered.alive_bytes, e.file.size);
+        report_memory(&e, report, e.file.size);
     if (status == LATHE_OK && !path) {
         *bytes = e.file.memory;
         *size = (size_t)e.file.size;
         e.file.memory = NULL;
     }
-    lathe_artifact_file_end(&e.file);
-    lathe_lowered_free(&lowered);
+    if (begun)
+        lathe_artifact_file_end(&e.file);
+    while (made)
+        lathe_lowered_free(&e.l[--made]);
+    free(e.l);
     return status;
 }
 

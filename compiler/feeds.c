@@ -57,6 +57,27 @@ bool lathe_feeds_batch_varies(const struct lathe_artifact *a) {
     return false;
 }
 
+/* A size that buckets serve: at most the largest, a bucket's own where lengths cannot be padded. */
+static int64_t bucketed(const struct lathe_buckets *b, uint8_t axis, const struct lathe_feed_spec *spec) {
+    int64_t size = axis == LATHE_AXIS_SEQ ? spec->seq : spec->batch;
+    if (b->whole && axis == LATHE_AXIS_BATCH) { /* the largest batch that is not larger, or the smallest */
+        int64_t batch = b->sizes[0].batch;
+        for (unsigned i = 0; i < b->list.count; i++) {
+            int64_t other = b->sizes[i].batch;
+            batch = (batch > size ? other < batch : other <= size && other > batch) ? other : batch;
+        }
+        return batch;
+    }
+    if (axis != LATHE_AXIS_SEQ)
+        return size;
+    int64_t best = b->sizes[b->list.count - 1].seq;
+    for (unsigned i = b->list.count; i > 0; i--)
+        best = b->sizes[i - 1].seq >= size ? b->sizes[i - 1].seq : best;
+    if (size > best)
+        return spec->longer ? size : best;
+    return b->list.exact ? best : size;
+}
+
 /* Every size of the plan for this batch and length, kept inside the bounds of the symbols; for free(). A size that is
  * an expression (a mask over one token more than the ids) follows them. NULL when memory runs out. */
 static int64_t *plan_sizes(const struct lathe_artifact *a, const struct lathe_feed_spec *spec) {
@@ -140,7 +161,8 @@ enum lathe_status lathe_feeds_make(const struct lathe_artifact *a, const struct 
         const struct lathe_port *p = lathe_artifact_input(a, i);
         int64_t dims[LATHE_MAX_RANK];
         for (unsigned d = 0; d < p->rank; d++)
-            dims[d] = sizes[a->manifest.inputs[i].dims[d]];
+            dims[d] = a->buckets && p->dims[d] < 0 ? bucketed(a->buckets, a->buckets->ports[i].axes[d], spec)
+                                                   : sizes[a->manifest.inputs[i].dims[d]];
         int64_t bytes = lathe_shape_bytes(p->dtype, p->rank, dims);
         enum lathe_status status =
             bytes < 0 || bytes > MOST_BYTES

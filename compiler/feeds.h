@@ -17,6 +17,7 @@ struct lathe_feed_spec {
     /* Ids as in text: those soon after this one, which tokenizers give to frequent tokens, far more often. 0: all ids alike
      */
     int64_t frequent;
+    bool longer; /* a length above the largest bucket stays: the session cuts it */
     bool plain; /* token types zero, no rows left of 0: what a server sends (bench); else all that is allowed */
 };
 /* Ids in their limits, masks 1 for real tokens, positions counted, floats in [-1, 1). Sizes that the artifact fixes or

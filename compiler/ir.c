@@ -77,6 +77,17 @@ static const char *unique_name(struct lathe_graph *g, const char *name) {
     }
 }
 
+bool lathe_graph_copy_names(struct lathe_graph *to, const struct lathe_graph *from) {
+    struct name_slot *slots = malloc(from->names->size * sizeof *slots);
+    if (!slots)
+        return false;
+    memcpy(slots, from->names->slots, from->names->size * sizeof *slots);
+    free(to->names->slots);
+    *to->names = *from->names;
+    to->names->slots = slots;
+    return true;
+}
+
 /* ---- life */
 
 struct lathe_graph *lathe_graph_new(void) {

@@ -49,6 +49,23 @@ struct lathe_node {
     lathe_node_id prev, next;
 };
 
+/* Static shapes: what the sizes of the inputs and outputs were before they were pinned (static_shape). */
+enum lathe_port_axis { LATHE_PORT_FIXED = 0, LATHE_PORT_BATCH = 1, LATHE_PORT_SEQ = 2 };
+struct lathe_port_axes {
+    uint8_t kind[LATHE_MAX_RANK];
+    const char *name[LATHE_MAX_RANK]; /* of the axes that are not fixed */
+};
+struct lathe_interface {
+    struct lathe_port_axes *ports; /* inputs, then outputs */
+    bool has_batch, has_seq;       /* some input has such an axis; neither: the artifact takes one shape only */
+    uint32_t mask;                 /* which input marks real tokens [batch, seq] and is used; LATHE_NONE */
+    bool hides_padding;            /* the mask, or one of another form, does */
+    bool whole;                    /* rows depend on each other: requests are neither split nor padded */
+    uint64_t read_inputs;          /* bit i: the graph reads the numbers of input i, not only what they select */
+    uint32_t ids;                  /* which input's pad id the graph tells; LATHE_NONE */
+    int64_t pad_id;
+};
+
 struct lathe_graph {
     struct lathe_arena *arena;
     struct lathe_dims *dims;
@@ -65,6 +82,7 @@ struct lathe_graph {
     uint32_t note_count, note_capacity;
     struct lathe_baked_dim *baked; /* constants that fit only one value of a symbol */
     uint32_t baked_count, baked_capacity;
+    struct lathe_interface *interface; /* NULL until shapes are pinned; in the arena */
     bool out_of_memory;
 };
 
@@ -187,6 +205,10 @@ struct lathe_graph_snapshot;
 struct lathe_graph_snapshot *lathe_graph_snapshot_take(const struct lathe_graph *g);
 bool lathe_graph_snapshot_restore(struct lathe_graph *g, const struct lathe_graph_snapshot *snapshot);
 void lathe_graph_snapshot_free(struct lathe_graph_snapshot **snapshot);
+
+/* A graph of its own with the same ids, which only borrows names, constants and expressions: `g` must outlive it. NULL
+ * when memory runs out. */
+struct lathe_graph *lathe_graph_clone(const struct lathe_graph *g);
 
 /* ---- ir_check.c: SSA, order, types, use lists, shapes that agree with the shape function; LATHE_INTERNAL with the node */
 LATHE_NODISCARD enum lathe_status lathe_graph_check(struct lathe_graph *g, struct lathe_diag *diag);

@@ -2,6 +2,8 @@
  * expressions are never changed by a pass, only added to, and need no copy. */
 #include "ir.h"
 
+#include "ir_internal.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -88,4 +90,41 @@ bool lathe_graph_snapshot_restore(struct lathe_graph *g, const struct lathe_grap
         return false;
     lathe_graph_resolve_dims(g);
     return true;
+}
+
+/* ---- clones */
+
+static void *copy_list(const void *data, size_t count, size_t element, bool *failed) {
+    void *list = malloc((count + 1) * element);
+    if (list && count)
+        memcpy(list, data, count * element);
+    *failed |= !list;
+    return list;
+}
+
+struct lathe_graph *lathe_graph_clone(const struct lathe_graph *g) {
+    struct lathe_graph *c = lathe_graph_new();
+    bool failed = false;
+    if (!c)
+        return NULL;
+    lathe_dims_free(&c->dims);
+    c->dims = lathe_dims_clone(g->dims);
+    c->values = copy_list(g->values, g->value_count, sizeof *g->values, &failed);
+    c->nodes = copy_list(g->nodes, g->node_count, sizeof *g->nodes, &failed);
+    c->inputs = copy_list(g->inputs, g->input_count, sizeof *g->inputs, &failed);
+    c->outputs = copy_list(g->outputs, g->output_count, sizeof *g->outputs, &failed);
+    c->output_names = copy_list(g->output_names, g->output_count, sizeof *g->output_names, &failed);
+    if (failed || !c->dims || !lathe_graph_copy_names(c, g) ||
+        !own_arrays(c->arena, c->values, g->value_count, c->nodes, g->node_count)) {
+        lathe_graph_free(&c);
+        return NULL;
+    }
+    c->value_count = c->value_capacity = g->value_count;
+    c->node_count = c->node_capacity = g->node_count;
+    c->input_count = g->input_count;
+    c->output_count = g->output_count;
+    c->first = g->first;
+    c->last = g->last;
+    c->interface = g->interface;
+    return c;
 }

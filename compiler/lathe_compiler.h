@@ -36,7 +36,9 @@ struct lathe_compile_options {
     enum lathe_placement placement; /* default: the target's */
     unsigned cores;              /* 0: the target's */
     int64_t max_seq, max_batch;  /* 0: from the graph and the target */
-    int64_t bucket_batch, bucket_seq; /* the one shape that the plan is for; 0: bounded shapes */
+    /* Static shapes, a plan for each of these; none: those of a target that takes only static shapes, else bounded. */
+    const struct lathe_bucket *buckets;
+    unsigned bucket_count;
     const char *external_dir;    /* NULL: none */
     const char *const *disabled; /* names of passes */
     unsigned disabled_count;

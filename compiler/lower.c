@@ -505,15 +505,18 @@ static enum lathe_status make_buffers(struct lowering *w) {
     return LATHE_OK;
 }
 
-static void finish_constants(struct lowering *w) {
-    struct lathe_fmt_value *values = w->l->values.data;
-    const struct lathe_weight *weights = w->l->weights.data;
-    lathe_weights_place(w->l);
-    for (uint32_t v = 0; v < w->l->values.count; v++)
-        if (values[v].place == LATHE_PLACE_CONSTANT) {
-            values[v].offset = weights[values[v].index].offset;
-            values[v].index = 0;
-        }
+void lathe_lowered_place(struct lathe_lowered *plans, unsigned count) {
+    struct lathe_lowered *last = &plans[count - 1];
+    lathe_weights_place(last);
+    const struct lathe_weight *weights = last->weights.data;
+    for (unsigned i = 0; i < count; i++) {
+        struct lathe_fmt_value *values = plans[i].values.data;
+        for (uint32_t v = 0; v < plans[i].values.count; v++)
+            if (values[v].place == LATHE_PLACE_CONSTANT) {
+                values[v].offset = weights[values[v].index].offset;
+                values[v].index = 0;
+            }
+    }
 }
 
 /* ---- report */
@@ -601,7 +604,6 @@ static enum lathe_status lower_graph(struct lowering *w) {
     LATHE_TRY(lower_outputs(w));
     finish_symbols(w);
     LATHE_TRY(make_buffers(w));
-    finish_constants(w);
     lathe_strings_finish(&l->strings);
     if (l->strings.failed || g->out_of_memory)
         return FAIL_MEMORY(w);
@@ -610,7 +612,7 @@ static enum lathe_status lower_graph(struct lowering *w) {
 
 static enum lathe_status lower_once(struct lathe_graph *g, const struct lathe_emit_options *options,
                                     struct lathe_report *report, const struct lathe_default_limits *defaults,
-                                    struct lathe_lowered *out, struct lathe_diag *diag) {
+                                    struct lathe_lowered *before, struct lathe_lowered *out, struct lathe_diag *diag) {
     *out = (struct lathe_lowered){
         .graph = g,
         .arena = lathe_arena_new(),
@@ -627,6 +629,10 @@ static enum lathe_status lower_once(struct lathe_graph *g, const struct lathe_em
         .operands.each = sizeof(uint32_t),
         .weights.each = sizeof(struct lathe_weight),
     };
+    if (before) {
+        out->weights = before->weights;
+        before->weights = (struct lathe_table){.each = sizeof(struct lathe_weight)};
+    }
     struct lowering w = {.l = out, .g = g};
     enum lathe_status status = out->arena ? lower_graph(&w) : FAIL_MEMORY(&w);
     free(w.root_of);
@@ -689,7 +695,8 @@ static void note_defaults(const struct lathe_lowered *l) {
 }
 
 enum lathe_status lathe_lower(struct lathe_graph *g, const struct lathe_emit_options *options,
-                              struct lathe_report *report, struct lathe_lowered *out, struct lathe_diag *diag) {
+                              struct lathe_report *report, struct lathe_lowered *before, struct lathe_lowered *out,
+                              struct lathe_diag *diag) {
     struct lathe_default_limits limits = {
         .batch = has_sequence(g) ? TOKEN_BATCH : FREE_BATCH, .seq = TOKEN_SEQ, .other = FREE_BATCH};
     struct lathe_diag *why = calloc(1, sizeof *why);
@@ -698,11 +705,11 @@ enum lathe_status lathe_lower(struct lathe_graph *g, const struct lathe_emit_opt
         return lathe_fail(diag, LATHE_MSG_NO_MEMORY, "lowering: out of memory");
     for (;;) {
         lathe_diag_reset(why);
-        status = lower_once(g, options, report, &limits, out, why);
+        status = lower_once(g, options, report, &limits, before, out, why);
         bool must = status != LATHE_OK && why->message == LATHE_MSG_LOWER_LIMIT;
         bool over = must || (status == LATHE_OK && out->arena_bytes > ARENA_BUDGET);
         struct lathe_default_limits used = out->defaults;
-        if (!over || !lower_defaults(&limits, &used, must))
+        if (!over || before || !lower_defaults(&limits, &used, must)) /* a bucket has no limit that could give way */
             break;
         lathe_lowered_free(out);
     }

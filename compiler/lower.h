@@ -103,10 +103,12 @@ struct lathe_lowered {
     uint64_t arena_bytes, alive_bytes, weight_bytes;
 };
 
-/* lower.c */
+/* lower.c. `before`: the plan of the bucket before this one, whose table of weights moves on to this one; NULL: none. */
 LATHE_NODISCARD enum lathe_status lathe_lower(struct lathe_graph *g, const struct lathe_emit_options *options,
-                                              struct lathe_report *report, struct lathe_lowered *out,
-                                              struct lathe_diag *diag);
+                                              struct lathe_report *report, struct lathe_lowered *before,
+                                              struct lathe_lowered *out, struct lathe_diag *diag);
+/* Offsets of the weights in WEIGHTS, once all plans are there; the last one has the table. */
+void lathe_lowered_place(struct lathe_lowered *plans, unsigned count);
 void lathe_lowered_free(struct lathe_lowered *l);
 
 /* lower_dims.c: roles, limits and sources of the symbols; then dims of the graph as dims of the plan (UINT32_MAX and a

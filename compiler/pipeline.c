@@ -83,6 +83,12 @@ static const struct step quantize_steps[] = {
     {"drop_dead_nodes", false},
 };
 
+/* One bucket of several, in a copy of the final graph: what its sizes decide is folded, where that changes no bit. */
+static const struct step bucket_steps[] = {
+    {"static_shape", false},      {"fold_constants", false},  {"drop_no_ops", false},
+    {"merge_equal_nodes", false}, {"drop_dead_nodes", false},
+};
+
 struct run {
     struct lathe_graph *g;
     const struct lathe_pipeline_options *options;
@@ -159,15 +165,18 @@ static enum lathe_status run_pass(struct run *r, const struct lathe_pass *pass) 
 
 /* ---- constants that hold the sizes of a trace */
 
-static enum lathe_status check_baked(const struct lathe_graph *g, const struct lathe_pass_options *pins,
+static enum lathe_status check_baked(const struct lathe_graph *g, const struct lathe_pass_options *o,
                                      struct lathe_diag *diag) {
     for (uint32_t i = 0; i < g->baked_count; i++) {
         const struct lathe_baked_dim *b = &g->baked[i];
-        int64_t pin = b->input_axis == 0 ? pins->pin_batch : b->input_axis == 1 ? pins->pin_seq : 0;
-        if (pin && pin != b->value)
-            return lathe_fail(diag, LATHE_MSG_SHAPE_BAKED, "%s (asked for %s=%lld)", b->text,
-                              lathe_dims_symbol_name(g->dims, b->symbol), (long long)pin);
-        if (!pin && b->refuse)
+        bool pinned = o->bucket_count && b->input_axis >= 0 && b->input_axis <= 1;
+        for (unsigned k = 0; pinned && k < o->bucket_count; k++) {
+            int64_t pin = b->input_axis == 0 ? o->buckets[k].batch : o->buckets[k].seq;
+            if (pin != b->value)
+                return lathe_fail(diag, LATHE_MSG_SHAPE_BAKED, "%s (asked for %s=%lld)", b->text,
+                                  lathe_dims_symbol_name(g->dims, b->symbol), (long long)pin);
+        }
+        if (!pinned && b->refuse)
             return lathe_fail(diag, LATHE_MSG_SHAPE_BAKED, "%s", b->text);
     }
     return LATHE_OK;
@@ -388,4 +397,10 @@ enum lathe_status lathe_pipeline_quantize(struct lathe_graph *g, const struct la
                                           struct lathe_diag *diag) {
     struct run r = {g, options, report, diag, {.target = target}};
     return run_steps(&r, quantize_steps, sizeof quantize_steps / sizeof *quantize_steps);
+}
+
+enum lathe_status lathe_pipeline_bucket(struct lathe_graph *g, const struct lathe_target *target,
+                                        const struct lathe_pipeline_options *options, struct lathe_diag *diag) {
+    struct run r = {g, options, NULL, diag, {.target = target}};
+    return run_steps(&r, bucket_steps, sizeof bucket_steps / sizeof *bucket_steps);
 }

@@ -1,4 +1,5 @@
 #include "reference.h"
+#include "plan.h"
 #include "stages.h"
 
 #include <stdio.h>
@@ -52,6 +53,32 @@ enum lathe_status lathe_reference_run(const struct lathe_reference *reference, c
     return status;
 }
 
+/* Every bucket is reached by a trial: one that fits into it padded, or one of its own length. The largest one is also
+ * run in full, unless that takes long. */
+static unsigned bucket_trials(const struct lathe_artifact *a, struct lathe_trial *out, unsigned count,
+                              unsigned capacity) {
+    const struct lathe_buckets *b = a->buckets;
+    if (b->list.exact)
+        count = 0; /* no length but the buckets' own */
+    for (unsigned k = 0; k < b->list.count && (b->has_seq || b->whole); k++) {
+        int64_t seq = b->sizes[k].seq;
+        bool full = k + 1 == b->list.count && seq <= LATHE_TRIAL_LENGTH, served = false;
+        for (unsigned i = 0; i < count; i++)
+            served |= b->whole ? out[i].seq == seq && out[i].batch == b->sizes[k].batch
+                               : out[i].seq == seq || (!full && !b->list.exact && out[i].seq < seq);
+        if (served || count == capacity)
+            continue;
+        struct lathe_trial *t = &out[count++];
+        *t = (struct lathe_trial){.batch = k + 1 == b->list.count && b->has_batch ? 3 : 1, .seq = seq};
+        if (!b->has_batch || b->whole)
+            t->batch = b->sizes[k].batch;
+        for (unsigned r = 0; r < sizeof t->lengths / sizeof *t->lengths; r++)
+            t->lengths[r] = seq;
+        snprintf(t->what, sizeof t->what, "batch %lld, %lld tokens", (long long)t->batch, (long long)seq);
+    }
+    return count;
+}
+
 unsigned lathe_trials(const struct lathe_artifact *a, struct lathe_trial *out, unsigned capacity) {
     static const struct lathe_trial all[] = {
         {1, 7, {7}, "batch 1, 7 tokens"},
@@ -68,12 +95,13 @@ unsigned lathe_trials(const struct lathe_artifact *a, struct lathe_trial *out, u
             t.lengths[b] = t.lengths[b] < t.seq ? t.lengths[b] : t.seq;
         out[count++] = t;
     }
-    return count;
+    return a->buckets ? bucket_trials(a, out, count, capacity) : count;
 }
 
 enum lathe_status lathe_trial_feeds(const struct lathe_artifact *a, const struct lathe_trial *trial,
                                     struct lathe_feeds *out, struct lathe_diag *diag) {
-    struct lathe_feed_spec spec = {
-        .batch = trial->batch, .seq = trial->seq, .lengths = trial->lengths, .seed = (uint64_t)trial->batch};
+    struct lathe_feed_spec spec = {.batch = trial->batch, .seq = trial->seq, .seed = (uint64_t)trial->batch};
+    if (trial->batch <= (int64_t)(sizeof trial->lengths / sizeof *trial->lengths))
+        spec.lengths = trial->lengths;
     return lathe_feeds_make(a, &spec, out, diag);
 }

@@ -26,8 +26,9 @@ struct lathe_trial {
     int64_t lengths[4];
     char what[96]; /* "batch 3, 9 tokens, padded" */
 };
-/* The trials that suit an artifact: batch 1 and 3 with padding, as far as its shapes vary. Returns how many, at most
- * `capacity`. */
+#define LATHE_TRIAL_LENGTH 128 /* no trial is longer unless the shapes leave no choice */
+/* The trials that suit an artifact: batch 1 and 3 with padding, as far as its shapes vary; with buckets enough more that
+ * each serves one. Returns how many, at most `capacity`. */
 unsigned lathe_trials(const struct lathe_artifact *a, struct lathe_trial *out, unsigned capacity);
 LATHE_NODISCARD enum lathe_status lathe_trial_feeds(const struct lathe_artifact *a, const struct lathe_trial *trial,
                                                     struct lathe_feeds *out, struct lathe_diag *diag);

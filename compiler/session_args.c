@@ -47,7 +47,7 @@ static unsigned parse_cpus(const char *text, int *out, unsigned capacity) {
 
 enum lathe_status lathe_session_args_apply(struct lathe_session_args *args, struct lathe_session_options *out,
                                            struct lathe_diag *diag) {
-    *out = (struct lathe_session_options){.threads = (unsigned)args->threads};
+    *out = (struct lathe_session_options){.threads = (unsigned)args->threads, .truncate = args->truncate};
     if (args->cpumask) {
         LATHE_TRY(lathe_cpu_mask_parse(args->cpumask, &out->cpu_mask, diag));
         out->plain_c = out->cpu_mask == 0;

@@ -11,6 +11,7 @@ struct lathe_session_args {
     int64_t threads;     /* 0: as many as the machine gives */
     const char *cpumask; /* NULL: all that the CPU has */
     const char *cores;   /* "2": that many; "0,2" or "0-3": these CPUs; NULL: not said */
+    bool truncate;
     int core_list[LATHE_MAX_THREADS];
 };
 /* Rows for an option table. */
@@ -28,6 +29,11 @@ struct lathe_session_args {
     {                                                                                                                  \
         .name = "cores", .kind = LATHE_OPTION_TEXT, .into = &(args).cores, .value = "N|C1,C2-C3,...",                  \
         .help = "use N cores; or pin the threads to these CPUs, in order (one alone: 2-2)"                             \
+    }
+#define LATHE_TRUNCATE_OPTION(args)                                                                                    \
+    {                                                                                                                  \
+        .name = "truncate", .kind = LATHE_OPTION_FLAG, .into = &(args).truncate,                                       \
+        .help = "static shapes: cut longer rows to the largest bucket, their last token stays (else exit 3)"           \
     }
 /* The names of targets/placements.def, ending with NULL. */
 extern const char *const lathe_placement_choices[];

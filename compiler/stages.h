@@ -42,8 +42,20 @@ LATHE_NODISCARD enum lathe_status lathe_pipeline_quantize(struct lathe_graph *g,
                                                           const struct lathe_pipeline_options *options,
                                                           struct lathe_report *report, struct lathe_diag *diag);
 
+/* Pins a clone of the final graph to the one bucket in `options`; nothing of it is reported. */
+LATHE_NODISCARD enum lathe_status lathe_pipeline_bucket(struct lathe_graph *g, const struct lathe_target *target,
+                                                        const struct lathe_pipeline_options *options,
+                                                        struct lathe_diag *diag);
+
 /* ---- lower.c, plan_memory.c, pack_weights.c, emit.c: the graph becomes an artifact in a file or in memory. */
+struct lathe_emit_buckets {
+    const struct lathe_bucket *sizes; /* in the order of seq, then batch; seq 0 where the graph has none */
+    struct lathe_graph *const *graphs; /* pinned clones, one a bucket */
+    unsigned count;
+    bool zero_rows; /* rows of token outputs at mask 0 become zeros */
+};
 struct lathe_emit_options {
+    const struct lathe_emit_buckets *buckets; /* static shapes: their plans instead of the graph's own; may be NULL */
     const struct lathe_target *target;
     int compress_level; /* zstd for weights too; 0: weights stay raw and mappable */
     int jobs;

@@ -259,11 +259,38 @@ static enum lathe_status compute(struct lathe_pass_ctx *ctx, lathe_node_id n, co
     return LATHE_OK;
 }
 
+/* The result has the same bits from every kernel: one bucket may compute what another one folds. */
+static bool is_exact(const struct lathe_graph *g, const struct lathe_node *node) {
+    switch (node->op) {
+    case LATHE_OP_RESHAPE:
+    case LATHE_OP_TRANSPOSE:
+    case LATHE_OP_SLICE:
+    case LATHE_OP_CONCAT:
+    case LATHE_OP_EXPAND:
+    case LATHE_OP_TILE:
+    case LATHE_OP_GATHER:
+    case LATHE_OP_CAST:
+    case LATHE_OP_WHERE:
+    case LATHE_OP_PAD:
+    case LATHE_OP_FILL:
+        return true;
+    default:
+        break;
+    }
+    for (uint32_t i = 0; i < node->n_in; i++)
+        if (node->in[i] != LATHE_NONE && lathe_dtype_is_float(g->values[node->in[i]].dtype))
+            return false;
+    for (uint32_t i = 0; i < node->n_out; i++)
+        if (node->out[i] != LATHE_NONE && lathe_dtype_is_float(g->values[node->out[i]].dtype))
+            return false;
+    return true;
+}
+
 static enum lathe_status fold_node(struct lathe_pass_ctx *ctx, lathe_node_id n) {
     struct lathe_graph *g = ctx->graph;
     const struct lathe_op_info *info = lathe_op_info(g->nodes[n].op);
     void *results[MOST_OUTPUTS];
-    if (!foldable(g, &g->nodes[n], info))
+    if (!foldable(g, &g->nodes[n], info) || (ctx->options && ctx->options->exact_folds && !is_exact(g, &g->nodes[n])))
         return LATHE_OK;
     if (g->nodes[n].op == LATHE_OP_RESHAPE) {
         results[0] = (void *)(uintptr_t)g->values[g->nodes[n].in[0]].data; /* the same elements */

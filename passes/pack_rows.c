@@ -374,7 +374,9 @@ static bool pack_graph(struct lathe_pass_ctx *ctx, struct lathe_row_region *regi
 
 enum lathe_status lathe_pass_pack_rows(struct lathe_pass_ctx *ctx) {
     struct lathe_graph *g = ctx->graph;
-    if ((ctx->options && ctx->options->keep_padding) || (ctx->target && ctx->target->shapes == LATHE_SHAPES_STATIC))
+    /* how many rows are kept depends on the data, which static shapes do not allow */
+    if ((ctx->options && (ctx->options->keep_padding || ctx->options->bucket_count)) ||
+        (ctx->target && ctx->target->shapes == LATHE_SHAPES_STATIC))
         return LATHE_OK;
     struct lathe_row_region region;
     LATHE_TRY(lathe_row_region_find(ctx, &region));

@@ -15,11 +15,13 @@ struct lathe_quantize_options; /* calibration.h */
 struct lathe_pass_options {
     bool keep_padding;          /* compute rows at mask 0 as the source does */
     int64_t max_batch, max_seq; /* 0: from the graph and target */
-    /* static shapes: the bucket that this plan is for; 0: bounded */
-    int64_t pin_batch, pin_seq;
-    bool bf16;     /* products with constant matrices in bf16 */
-    bool cast_all; /* every tensor too; goes with bf16 */
-    bool int8;     /* products in 8 bits come later: the source's own quantization of activations need not stay */
+    /* static shapes: the buckets that the graph is for, one once their plans are made apart; none: bounded */
+    const struct lathe_bucket *buckets;
+    unsigned bucket_count;
+    bool exact_folds; /* fold only what gives the same bits wherever it is computed: moves, integers, comparisons */
+    bool bf16;        /* products with constant matrices in bf16 */
+    bool cast_all;    /* every tensor too; goes with bf16 */
+    bool int8;        /* products in 8 bits come later: the source's own quantization of activations need not stay */
     const struct lathe_quantize_options *quantize; /* NULL: products stay in f32 */
 };
 

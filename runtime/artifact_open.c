@@ -91,7 +91,10 @@ void lathe_artifact_close(struct lathe_artifact **pointer) {
         munmap(a->weight_memory, a->weight_memory_bytes);
     if (a->mapped)
         munmap((void *)(uintptr_t)a->bytes, a->size);
-    free(a->plan.dim_needs_rows);
+    if (a->buckets) /* they own the plans, the first included */
+        lathe_buckets_free(&a->buckets);
+    else
+        lathe_plan_free(&a->plan);
     free(a->ports);
     free(a);
 }
@@ -172,6 +175,18 @@ enum lathe_placement lathe_artifact_placement(const struct lathe_artifact *a) {
 
 uint64_t lathe_artifact_core_memory(const struct lathe_artifact *a) {
     return a->manifest.head->core_memory;
+}
+
+unsigned lathe_artifact_bucket_count(const struct lathe_artifact *a) {
+    return a->buckets ? a->buckets->list.count : 0;
+}
+
+bool lathe_artifact_bucket(const struct lathe_artifact *a, unsigned index, int64_t *batch, int64_t *seq) {
+    if (index >= lathe_artifact_bucket_count(a))
+        return false;
+    *batch = a->buckets->sizes[index].batch;
+    *seq = a->buckets->sizes[index].seq;
+    return true;
 }
 
 unsigned lathe_artifact_label_count(const struct lathe_artifact *a) {

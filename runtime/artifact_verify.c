@@ -24,6 +24,7 @@ static const struct {
     [LATHE_SECTION_REPORT] = {"REPORT", false, false, 256 * MIB},
     [LATHE_SECTION_GRAPH] = {"GRAPH", false, false, 256 * MIB},
     [LATHE_SECTION_KNOWN_ANSWER] = {"KNOWN_ANSWER", false, false, 256 * MIB},
+    [LATHE_SECTION_BUCKETS] = {"BUCKETS", false, true, MIB},
 };
 
 static const char *const feature_names[64] = {
@@ -98,8 +99,10 @@ static enum lathe_status check_section(struct lathe_artifact *a, const struct la
     if (!known && (s->flags & LATHE_SECTION_REQUIRED))
         return lathe_fail(diag, LATHE_MSG_ARTIFACT_SECTION,
                           "%s: section kind %u is needed to read it and not known to this library", what, s->kind);
-    if (known && a->by_kind[s->kind])
-        return lathe_fail(diag, LATHE_MSG_ARTIFACT_SECTION, "%s: two sections %s", what, name);
+    bool plan = s->kind == LATHE_SECTION_PLAN;
+    if (plan ? a->plan_count == LATHE_MAX_BUCKETS : known && a->by_kind[s->kind])
+        return lathe_fail(diag, LATHE_MSG_ARTIFACT_SECTION, "%s: %s sections %s", what, plan ? "too many" : "two",
+                          name);
     uint64_t align =
         s->kind == LATHE_SECTION_WEIGHTS && s->codec == LATHE_CODEC_RAW ? LATHE_FORMAT_PAGE : LATHE_FORMAT_ALIGN;
     /* *end <= size <= 2^63, so rounding up cannot wrap */
@@ -118,7 +121,10 @@ static enum lathe_status check_section(struct lathe_artifact *a, const struct la
             return lathe_fail(diag, LATHE_MSG_ARTIFACT_SECTION, "%s: section %s: codec %u, %llu of %llu bytes stored",
                               what, name, s->codec, (unsigned long long)s->stored_size,
                               (unsigned long long)s->raw_size);
-        a->by_kind[s->kind] = s;
+        if (!a->by_kind[s->kind])
+            a->by_kind[s->kind] = s;
+        if (plan)
+            a->plan_sections[a->plan_count++] = s;
     }
     return LATHE_OK;
 }
@@ -213,5 +219,12 @@ enum lathe_status lathe_artifact_verify(struct lathe_artifact *a, const char *wh
     }
     LATHE_TRY(unpack_weights(a, what, diag));
     const struct lathe_fmt_section *m = a->by_kind[LATHE_SECTION_MANIFEST], *p = a->by_kind[LATHE_SECTION_PLAN];
-    return lathe_plan_verify(a, a->bytes + m->offset, m->raw_size, a->bytes + p->offset, p->raw_size, what, diag);
+    LATHE_TRY(lathe_manifest_map(a->bytes + m->offset, m->raw_size, &a->manifest, what, diag));
+    if (a->by_kind[LATHE_SECTION_BUCKETS])
+        return lathe_buckets_verify(a, what, diag);
+    if (a->plan_count > 1)
+        return lathe_fail(diag, LATHE_MSG_ARTIFACT_SECTION, "%s: %u sections PLAN without BUCKETS", what,
+                          a->plan_count);
+    LATHE_TRY(lathe_plan_map(a->bytes + p->offset, p->raw_size, &a->plan, what, diag));
+    return lathe_plan_check(a, &a->manifest, &a->plan, &a->ports, what, diag);
 }

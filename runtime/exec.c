@@ -48,6 +48,8 @@ static struct lathe_op_call call_of(struct lathe_session *s, const struct lathe_
         .n_out = st->n_out,
         .team = *team,
         .kernels = &s->kernels,
+        .tokens = s->tokens,
+        .token_places = s->token_places,
         .scratch = scratch,
         .diag = &s->diags[thread],
     };

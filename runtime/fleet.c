@@ -2,7 +2,7 @@
  * stage that all cores serve. A slot is in one place at a time (with its client, in one queue, or on one core), and the
  * locks of queues and slots order everything that is done with its session. */
 #include "partition_steps.h"
-#include "session.h"
+#include "session_buckets.h"
 #include "slot_queue.h"
 
 #include <stdlib.h>
@@ -21,7 +21,11 @@ struct lathe_request {
     pthread_cond_t finished;
     bool done;
     /* the cores' until it is done */
-    bool empty;
+    bool begun, empty;
+    struct lathe_session *plan; /* that runs now: the session, or that of the bucket of a chunk, ... */
+    unsigned bucket;            /* ... and which of the plans it has */
+    struct lathe_chunk chunk;
+    int64_t rows_done;
     enum lathe_status status;
     struct lathe_diag diag;
 };
@@ -40,7 +44,8 @@ struct lathe_fleet {
     unsigned spins; /* of a core that waits */
     bool measure, pin_failed;
     struct lathe_slot_queue idle, *queues; /* free slots; one queue a stage */
-    struct lathe_stage *stages;
+    struct lathe_stage *stages;            /* [plan][core_count], as many of them as stage_count in each */
+    unsigned plan_count;                   /* buckets, or 1 */
     struct core *cores;
     struct lathe_request *requests;
 };
@@ -60,20 +65,62 @@ static void finish(struct lathe_request *r) {
     pthread_cond_signal(&r->finished); /* cores are joined before it ends, so it is there whatever the client does */
 }
 
-/* The part of a request that belongs to one stage. True: the next one has something to do. */
-static bool run_stage(struct lathe_request *r, unsigned k, uint8_t *scratch) {
-    const struct lathe_fleet *f = r->fleet;
-    const struct lathe_stage *s = &f->stages[k];
-    if (k == 0)
-        r->status = lathe_session_begin(r->session, &r->empty, &r->diag);
-    if (r->status == LATHE_OK && !r->empty)
-        r->status = lathe_session_steps(r->session, s->first, s->end, scratch, &r->diag);
-    if (r->status != LATHE_OK)
+static struct lathe_stage *stages_of(const struct lathe_fleet *f, unsigned plan) {
+    return f->stages + (size_t)plan * f->core_count;
+}
+
+/* The next chunk of a request over buckets, ready for its first step; false: there is none, or r->status tells. */
+static bool next_chunk(struct lathe_request *r) {
+    if (!lathe_chunk_next(r->session, r->rows_done, &r->chunk))
         return false;
-    if (!r->empty && k + 1 < f->stage_count)
-        return true;
+    bool empty;
+    r->bucket = r->chunk.bucket;
+    r->plan = lathe_buckets_session(r->session, r->bucket);
+    r->status = lathe_chunk_bind(r->session, &r->chunk, &r->diag);
+    if (r->status == LATHE_OK)
+        r->status = lathe_session_begin(r->plan, &empty, &r->diag);
+    return r->status == LATHE_OK;
+}
+
+static void begin(struct lathe_request *r) {
+    r->begun = true;
+    r->plan = r->session;
+    r->bucket = 0;
+    r->rows_done = 0;
+    r->status = lathe_session_begin(r->session, &r->empty, &r->diag);
+    if (r->status == LATHE_OK && !r->empty && r->session->buckets)
+        next_chunk(r);
+}
+
+/* Its plan is through: another chunk, or the end. */
+static bool goes_on(struct lathe_request *r) {
+    if (r->session->buckets && !r->empty) {
+        lathe_session_end(r->plan);
+        lathe_chunk_take(r->session, &r->chunk);
+        r->rows_done += r->chunk.rows;
+        if (next_chunk(r))
+            return true;
+        if (r->status != LATHE_OK)
+            return false;
+    }
     lathe_session_end(r->session);
     return false;
+}
+
+/* The part of a request that belongs to one stage. The stage that has something to do next, -1: it is finished. */
+static int run_stage(struct lathe_request *r, unsigned k, uint8_t *scratch) {
+    const struct lathe_fleet *f = r->fleet;
+    if (!r->begun)
+        begin(r);
+    if (r->status == LATHE_OK && !r->empty) {
+        const struct lathe_stage *s = &stages_of(f, r->bucket)[k];
+        r->status = lathe_session_steps(r->plan, s->first, s->end, scratch, &r->diag);
+    }
+    if (r->status != LATHE_OK)
+        return -1;
+    if (!r->empty && k + 1 < f->stage_count)
+        return (int)k + 1;
+    return goes_on(r) ? 0 : -1;
 }
 
 static void *core_main(void *user) {
@@ -83,12 +130,14 @@ static void *core_main(void *user) {
     while (lathe_slot_queue_take(&f->queues[c->stage], f->spins, &slot)) {
         struct lathe_request *r = &f->requests[slot];
         uint64_t start = f->measure ? thread_ns() : 0;
-        bool more = run_stage(r, c->stage, c->scratch);
+        int next = run_stage(r, c->stage, c->scratch);
+        while (next == 0 && f->stage_count == 1)
+            next = run_stage(r, 0, c->scratch);
         if (f->measure)
             atomic_fetch_add_explicit(&c->busy_ns, thread_ns() - start, memory_order_relaxed);
         atomic_fetch_add_explicit(&c->parts, 1, memory_order_relaxed);
-        if (more)
-            lathe_slot_queue_put(&f->queues[c->stage + 1], slot);
+        if (next >= 0)
+            lathe_slot_queue_put(&f->queues[next], slot);
         else
             finish(r);
     }
@@ -144,15 +193,31 @@ static enum lathe_status make_slots(struct lathe_fleet *f, struct lathe_artifact
     return LATHE_OK;
 }
 
+/* Every plan in as many stages as the one that can be cut into the fewest. */
+static enum lathe_status cut_plans(struct lathe_fleet *f, unsigned most, struct lathe_diag *diag) {
+    const struct lathe_session *s = f->requests[0].session;
+    f->stage_count = most;
+    for (unsigned p = 0; p < f->plan_count;) {
+        const struct lathe_session *plan = s->buckets ? lathe_buckets_session(s, p) : s;
+        unsigned count;
+        LATHE_TRY(lathe_stages_make(plan->plan, plan->symbol_max, f->stage_count, stages_of(f, p), &count, diag));
+        p = count < f->stage_count ? 0 : p + 1;
+        f->stage_count = count;
+    }
+    return LATHE_OK;
+}
+
 static enum lathe_status make_stages(struct lathe_fleet *f, struct lathe_diag *diag) {
     bool pipeline = f->placement == LATHE_PLACEMENT_PIPELINE;
-    const struct lathe_session *s = f->requests[0].session;
-    f->stages = calloc(f->core_count, sizeof *f->stages);
+    unsigned buckets = lathe_artifact_bucket_count(f->requests[0].session->artifact), cores = f->core_count;
+    f->plan_count = buckets ? buckets : 1;
+    f->stages = calloc((size_t)f->core_count * f->plan_count, sizeof *f->stages);
     if (!f->stages)
         return no_memory(f, diag);
-    LATHE_TRY(
-        lathe_stages_make(s->plan, s->symbol_max, pipeline ? f->core_count : 1, f->stages, &f->stage_count, diag));
+    LATHE_TRY(cut_plans(f, pipeline ? f->core_count : 1, diag));
     f->core_count = pipeline ? f->stage_count : f->core_count;
+    for (unsigned p = 1; p < f->plan_count && f->core_count < cores; p++) /* closer together, as there are fewer */
+        memmove(stages_of(f, p), f->stages + (size_t)p * cores, f->core_count * sizeof *f->stages);
     f->queues = calloc(f->stage_count, sizeof *f->queues);
     if (!f->queues)
         return no_memory(f, diag);
@@ -280,10 +345,10 @@ bool lathe_fleet_core(const struct lathe_fleet *f, unsigned core, struct lathe_f
     if (core >= f->core_count)
         return false;
     const struct core *c = &f->cores[core];
-    const struct lathe_stage *s = &f->stages[c->stage];
+    const struct lathe_stage *all = stages_of(f, f->plan_count - 1), *s = &all[c->stage]; /* of the largest bucket */
     double total = 0;
     for (unsigned k = 0; k < f->stage_count; k++)
-        total += f->stages[k].cost;
+        total += all[k].cost;
     *out = (struct lathe_fleet_core){.first_step = s->first,
                                      .end_step = s->end,
                                      .share = total > 0 ? s->cost / total : 1,
@@ -322,6 +387,7 @@ enum lathe_status lathe_request_set_input(struct lathe_request *r, unsigned inde
 void lathe_request_submit(struct lathe_request *r) {
     r->done = r->answered = false;
     r->submitted = true;
+    r->begun = false;
     lathe_diag_reset(&r->diag);
     lathe_slot_queue_put(&r->fleet->queues[0], r->index);
 }

@@ -113,12 +113,16 @@ struct lathe_session_options {
     unsigned threads;       /* 0: as many as cores, affinity and cgroup quota allow */
     const int *cores;       /* pin thread i to cores[i]; NULL: not pinned */
     unsigned core_count;
-    int64_t max_batch;      /* lower maxima save memory; 0: those of the artifact */
+    /* Lower maxima save memory; 0: those of the artifact. With static shapes max_batch may be higher too: batches are
+     * split, so it only reserves room for outputs. */
+    int64_t max_batch;
     int64_t max_seq;
     uint64_t cpu_mask;      /* CPU feature bits that may be used (targets/cpu_bits.def); 0: all */
     bool plain_c;           /* no instruction-set rows at all */
     unsigned poison;        /* not 0: fill the arena with this byte before each run (tests) */
     bool always_share;      /* all threads take part in each run, however little work it has (tests) */
+    bool truncate;          /* static shapes: longer rows are cut to the largest length; their last token stays */
+    bool poison_padding;    /* static shapes: padding of wild ids and huge numbers (tests) */
 };
 LATHE_NODISCARD enum lathe_status lathe_session_new(struct lathe_artifact *artifact,
                                                     const struct lathe_session_options *options,
@@ -134,6 +138,11 @@ size_t lathe_session_arena_bytes(const struct lathe_session *s);
 LATHE_NODISCARD enum lathe_status lathe_session_set_input(struct lathe_session *s, unsigned index,
                                                           enum lathe_dtype dtype, unsigned rank, const int64_t *dims,
                                                           const void *data, struct lathe_diag *diag);
+/* An artifact of static shapes (lathe compile --bucket) shows its batch and length as sizes that vary; run pads, splits
+ * and crops, see FORMAT.md "BUCKETS". */
+unsigned lathe_artifact_bucket_count(const struct lathe_artifact *a);
+/* Batch and length of one; length 0: the graph has none. False when there is none of that number. */
+bool lathe_artifact_bucket(const struct lathe_artifact *a, unsigned index, int64_t *batch, int64_t *seq);
 /* Forgets all bindings. */
 void lathe_session_clear_inputs(struct lathe_session *s);
 /* LATHE_INVALID: a missing input, disagreeing dims, ids out of range ("input_ids[0][17]=6157, limit 6148"). */
@@ -148,6 +157,8 @@ struct lathe_tensor_view {
 };
 /* NULL before the first successful run. */
 const struct lathe_tensor_view *lathe_session_output(const struct lathe_session *s, unsigned index);
+/* Rows of the last run that `truncate` cut: tokens with mask 1 were left out. */
+unsigned lathe_session_truncated_rows(const struct lathe_session *s);
 /* Rows of the last run that an unguarded -inf mask left without any key (their outputs are zeros). */
 unsigned lathe_session_flagged_rows(const struct lathe_session *s);
 

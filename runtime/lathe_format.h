@@ -38,7 +38,8 @@ enum lathe_section_kind {
     LATHE_SECTION_REPORT = 4,
     LATHE_SECTION_GRAPH = 5,
     LATHE_SECTION_KNOWN_ANSWER = 6,
-    LATHE_SECTION_KINDS = 7, /* one past the last known */
+    LATHE_SECTION_BUCKETS = 7,
+    LATHE_SECTION_KINDS = 8, /* one past the last known */
 };
 enum lathe_section_codec { LATHE_CODEC_RAW = 0, LATHE_CODEC_ZSTD = 1 };
 #define LATHE_SECTION_REQUIRED 1u
@@ -134,6 +135,28 @@ struct lathe_fmt_attr {
     uint32_t first, count;
 };
 
+#define LATHE_BUCKETS_PAD_LENGTH 1u
+#define LATHE_BUCKETS_ZERO_ROWS 2u
+#define LATHE_BUCKETS_WHOLE 4u
+enum lathe_axis { LATHE_AXIS_FIXED = 0, LATHE_AXIS_BATCH = 1, LATHE_AXIS_SEQ = 2 };
+enum lathe_pad_kind { LATHE_PAD_VALUE = 0, LATHE_PAD_POSITIONS = 1, LATHE_PAD_READ = 2 };
+
+struct lathe_fmt_buckets {
+    uint32_t count, flags, mask, reserved0;
+    uint64_t reserved[2];
+};
+
+struct lathe_fmt_bucket {
+    int64_t batch, seq;
+};
+
+struct lathe_fmt_bucket_port {
+    uint8_t axes[8];
+    uint32_t pad_kind, mask_of;
+    int64_t pad;
+    uint64_t reserved;
+};
+
 struct lathe_fmt_answer {
     uint32_t input_count, output_count;
     uint64_t reserved;
@@ -157,5 +180,8 @@ _Static_assert(sizeof(struct lathe_fmt_dim) == 24, "dim");
 _Static_assert(sizeof(struct lathe_fmt_value) == 64, "value");
 _Static_assert(sizeof(struct lathe_fmt_step) == 32, "step");
 _Static_assert(sizeof(struct lathe_fmt_attr) == 24, "attr");
+_Static_assert(sizeof(struct lathe_fmt_buckets) == 32, "buckets");
+_Static_assert(sizeof(struct lathe_fmt_bucket) == 16, "bucket");
+_Static_assert(sizeof(struct lathe_fmt_bucket_port) == 32, "bucket port");
 _Static_assert(sizeof(struct lathe_fmt_answer_tensor) == 96, "answer tensor");
 #endif

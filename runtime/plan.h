@@ -3,10 +3,13 @@
 #ifndef LATHE_PLAN_H
 #define LATHE_PLAN_H
 
+#include "bucket_choice.h"
 #include "lathe_format.h"
 #include "tensor.h"
 
 #include "lathe.h"
+
+#include <stdlib.h>
 
 struct lathe_plan {
     const struct lathe_fmt_plan *head;
@@ -28,6 +31,24 @@ struct lathe_manifest {
     const char *strings;
 };
 
+/* One plan of several, with the ports as that plan has them. */
+struct lathe_bucket_plan {
+    struct lathe_plan plan;
+    struct lathe_manifest manifest; /* its inputs and outputs are `own` */
+    struct lathe_port *ports;       /* every dim fixed */
+    struct lathe_fmt_port *own;
+};
+
+struct lathe_buckets {
+    const struct lathe_fmt_buckets *head;
+    const struct lathe_fmt_bucket_port *ports; /* inputs, then outputs */
+    struct lathe_bucket_size *sizes;
+    struct lathe_bucket_list list; /* over `sizes` */
+    struct lathe_bucket_plan *plans;
+    bool has_batch, has_seq; /* some input has such an axis */
+    bool whole;              /* requests are neither split nor padded */
+};
+
 struct lathe_artifact {
     const uint8_t *bytes;
     uint64_t size;
@@ -36,8 +57,11 @@ struct lathe_artifact {
     struct lathe_fmt_prefix prefix;
     struct lathe_fmt_section sections[LATHE_FORMAT_MAX_SECTIONS];
     const struct lathe_fmt_section *by_kind[LATHE_SECTION_KINDS]; /* NULL: not there */
+    const struct lathe_fmt_section *plan_sections[LATHE_MAX_BUCKETS];
+    unsigned plan_count;
     struct lathe_manifest manifest;
-    struct lathe_plan plan;
+    struct lathe_plan plan;        /* the first */
+    struct lathe_buckets *buckets; /* static shapes; NULL: one plan */
     const uint8_t *weights;
     uint64_t weight_bytes;
     void *weight_memory;      /* our copy of the weights, read or decompressed (weight_memory.c); NULL: none */
@@ -54,10 +78,26 @@ bool lathe_weights_worth_reading(uint64_t bytes);
 LATHE_NODISCARD enum lathe_status lathe_artifact_verify(struct lathe_artifact *a, const char *what,
                                                         const struct lathe_artifact_options *options,
                                                         struct lathe_diag *diag);
-/* plan_verify.c: the tables of MANIFEST and PLAN. */
-LATHE_NODISCARD enum lathe_status lathe_plan_verify(struct lathe_artifact *a, const void *manifest,
-                                                    uint64_t manifest_size, const void *plan, uint64_t plan_size,
-                                                    const char *what, struct lathe_diag *diag);
+/* plan_verify.c. The tables of MANIFEST, but for what its ports say of a plan: */
+LATHE_NODISCARD enum lathe_status lathe_manifest_map(const void *data, uint64_t size, struct lathe_manifest *out,
+                                                     const char *what, struct lathe_diag *diag);
+/* ... where the tables of PLAN lie; ... */
+LATHE_NODISCARD enum lathe_status lathe_plan_map(const void *data, uint64_t size, struct lathe_plan *out,
+                                                 const char *what, struct lathe_diag *diag);
+/* ... and all of a mapped plan with the ports of `manifest`; *ports is what the interface shows of them. What it makes
+ * belongs to the artifact's owner, also on failure: lathe_plan_free and free. */
+LATHE_NODISCARD enum lathe_status lathe_plan_check(const struct lathe_artifact *a, const struct lathe_manifest *manifest,
+                                                   struct lathe_plan *plan, struct lathe_port **ports,
+                                                   const char *what, struct lathe_diag *diag);
+static inline void lathe_plan_free(struct lathe_plan *plan) {
+    free(plan->dim_needs_rows);
+    plan->dim_needs_rows = NULL;
+}
+
+/* buckets_verify.c: BUCKETS and its plans; `a->manifest` is mapped. Fills a->buckets, a->plan and a->ports. */
+LATHE_NODISCARD enum lathe_status lathe_buckets_verify(struct lathe_artifact *a, const char *what,
+                                                       struct lathe_diag *diag);
+void lathe_buckets_free(struct lathe_buckets **buckets);
 
 /* A section's bytes, decompressed into memory for free(); *data is NULL and LATHE_OK returned when it is not there.
  * Sections of text get a final zero that *size does not count. */

@@ -12,7 +12,9 @@
 #define MAX_ARENA  ((uint64_t)1 << 46)
 
 struct checker {
-    struct lathe_artifact *a;
+    const struct lathe_artifact *a; /* its weights */
+    const struct lathe_manifest *manifest;
+    struct lathe_plan *plan;
     const char *what;
     struct lathe_diag *diag;
     uint32_t next_operand, next_attr, next_int; /* tables are used in order, each entry once */
@@ -40,8 +42,8 @@ static bool strings_ok(const char *strings, uint32_t bytes) {
 
 static enum lathe_status check_port(const struct checker *c, const struct lathe_fmt_port *p, bool input,
                                     uint32_t index) {
-    const struct lathe_manifest *m = &c->a->manifest;
-    const struct lathe_plan *plan = &c->a->plan;
+    const struct lathe_manifest *m = c->manifest;
+    const struct lathe_plan *plan = c->plan;
     const char *table = input ? "input" : "output";
     if (p->name >= m->head->string_bytes || m->strings[p->name] == '\0')
         return BAD(c, table, index, "name");
@@ -77,7 +79,7 @@ static enum lathe_status check_unique(const struct checker *c, const struct lath
     if (!names)
         return lathe_fail(c->diag, LATHE_MSG_NO_MEMORY, "%s: out of memory", c->what);
     for (uint32_t i = 0; i < count; i++)
-        names[i] = c->a->manifest.strings + ports[i].name;
+        names[i] = c->manifest->strings + ports[i].name;
     qsort(names, count, sizeof *names, compare_names);
     enum lathe_status status = LATHE_OK;
     for (uint32_t i = 1; i < count && status == LATHE_OK; i++)
@@ -87,8 +89,10 @@ static enum lathe_status check_unique(const struct checker *c, const struct lath
     return status;
 }
 
-static enum lathe_status map_manifest(const struct checker *c, const uint8_t *data, uint64_t size) {
-    struct lathe_manifest *m = &c->a->manifest;
+enum lathe_status lathe_manifest_map(const void *bytes, uint64_t size, struct lathe_manifest *m, const char *what,
+                                     struct lathe_diag *diag) {
+    const struct checker view = {.manifest = m, .what = what, .diag = diag}, *c = &view;
+    const uint8_t *data = bytes;
     if (size < sizeof *m->head)
         return BAD(c, "manifest", 0, "too short");
     m->head = (const void *)data;
@@ -117,8 +121,10 @@ static enum lathe_status map_manifest(const struct checker *c, const uint8_t *da
 
 /* ---- plan */
 
-static enum lathe_status map_plan(const struct checker *c, const uint8_t *data, uint64_t size) {
-    struct lathe_plan *p = &c->a->plan;
+enum lathe_status lathe_plan_map(const void *bytes, uint64_t size, struct lathe_plan *p, const char *what,
+                                 struct lathe_diag *diag) {
+    const struct checker view = {.plan = p, .what = what, .diag = diag}, *c = &view;
+    const uint8_t *data = bytes;
     if (size < sizeof *p->head)
         return BAD(c, "plan", 0, "too short");
     p->head = (const void *)data;
@@ -145,7 +151,7 @@ static enum lathe_status map_plan(const struct checker *c, const uint8_t *data, 
 }
 
 static enum lathe_status check_dims(const struct checker *c) {
-    struct lathe_plan *p = &c->a->plan;
+    struct lathe_plan *p = c->plan;
     p->dim_needs_rows = calloc((size_t)p->head->dim_count + 1, 1);
     if (!p->dim_needs_rows)
         return lathe_fail(c->diag, LATHE_MSG_NO_MEMORY, "%s: out of memory", c->what);
@@ -165,8 +171,8 @@ static enum lathe_status check_dims(const struct checker *c) {
 }
 
 static enum lathe_status check_symbol(const struct checker *c, uint32_t index) {
-    const struct lathe_plan *p = &c->a->plan;
-    const struct lathe_manifest *m = &c->a->manifest;
+    const struct lathe_plan *p = c->plan;
+    const struct lathe_manifest *m = c->manifest;
     const struct lathe_fmt_symbol *s = &p->symbols[index];
     if (s->name >= p->head->string_bytes || p->strings[s->name] == '\0' || s->min < 0 || s->max < s->min ||
         s->role > LATHE_ROLE_ROWS || s->reserved)
@@ -187,7 +193,7 @@ static enum lathe_status check_symbol(const struct checker *c, uint32_t index) {
 }
 
 static enum lathe_status check_value(const struct checker *c, uint32_t index) {
-    const struct lathe_plan *p = &c->a->plan;
+    const struct lathe_plan *p = c->plan;
     const struct lathe_fmt_value *v = &p->values[index];
     if (!lathe_dtype_bytes((enum lathe_dtype)v->dtype))
         return lathe_fail(c->diag, LATHE_MSG_ARTIFACT_OPERATOR, "%s: value %u: element type %u", c->what, index,
@@ -199,7 +205,7 @@ static enum lathe_status check_value(const struct checker *c, uint32_t index) {
             return BAD(c, "value", index, "dims");
     switch (v->place) {
     case LATHE_PLACE_INPUT:
-        if (v->index >= c->a->manifest.head->input_count || v->offset || v->bytes || v->packing)
+        if (v->index >= c->manifest->head->input_count || v->offset || v->bytes || v->packing)
             return BAD(c, "value", index, "input");
         return LATHE_OK;
     case LATHE_PLACE_ARENA:
@@ -234,7 +240,7 @@ static enum lathe_status check_value(const struct checker *c, uint32_t index) {
 }
 
 static bool attr_ok(struct checker *c, const struct lathe_fmt_attr *at) {
-    const struct lathe_plan *p = &c->a->plan;
+    const struct lathe_plan *p = c->plan;
     bool list = at->type == LATHE_ATTR_INTS || at->type == LATHE_ATTR_DIMS;
     if (at->type < LATHE_ATTR_INT || at->type > LATHE_ATTR_DIMS)
         return false;
@@ -292,7 +298,7 @@ static bool packings_ok(const struct lathe_plan *p, const struct lathe_fmt_step 
 }
 
 static enum lathe_status check_step(struct checker *c, uint32_t index) {
-    const struct lathe_plan *p = &c->a->plan;
+    const struct lathe_plan *p = c->plan;
     const struct lathe_fmt_step *s = &p->steps[index];
     const struct lathe_op_info *op = lathe_op_info(s->op);
     bool copy = s->op == LATHE_OP_RESHAPE;
@@ -345,16 +351,16 @@ static enum lathe_status check_step(struct checker *c, uint32_t index) {
 
 /* ---- what the public interface shows */
 
-static enum lathe_status make_ports(const struct checker *c) {
-    const struct lathe_manifest *m = &c->a->manifest;
-    const struct lathe_plan *p = &c->a->plan;
+static enum lathe_status make_ports(const struct checker *c, struct lathe_port **out) {
+    const struct lathe_manifest *m = c->manifest;
+    const struct lathe_plan *p = c->plan;
     uint32_t count = m->head->input_count + m->head->output_count;
-    c->a->ports = calloc(count, sizeof *c->a->ports);
-    if (!c->a->ports)
+    struct lathe_port *ports = *out = calloc(count, sizeof *ports);
+    if (!ports)
         return lathe_fail(c->diag, LATHE_MSG_NO_MEMORY, "%s: out of memory", c->what);
     for (uint32_t i = 0; i < count; i++) {
         const struct lathe_fmt_port *f = &m->inputs[i]; /* outputs follow */
-        struct lathe_port *port = &c->a->ports[i];
+        struct lathe_port *port = &ports[i];
         *port = (struct lathe_port){
             .name = m->strings + f->name,
             .dtype = (enum lathe_dtype)f->dtype,
@@ -372,22 +378,22 @@ static enum lathe_status make_ports(const struct checker *c) {
     return LATHE_OK;
 }
 
-enum lathe_status lathe_plan_verify(struct lathe_artifact *a, const void *manifest, uint64_t manifest_size,
-                                    const void *plan, uint64_t plan_size, const char *what, struct lathe_diag *diag) {
-    struct checker c = {.a = a, .what = what, .diag = diag};
-    LATHE_TRY(map_manifest(&c, manifest, manifest_size));
-    LATHE_TRY(map_plan(&c, plan, plan_size));
-    const struct lathe_plan *p = &a->plan;
+enum lathe_status lathe_plan_check(const struct lathe_artifact *a, const struct lathe_manifest *manifest,
+                                   struct lathe_plan *plan, struct lathe_port **ports, const char *what,
+                                   struct lathe_diag *diag) {
+    struct checker c = {.a = a, .manifest = manifest, .plan = plan, .what = what, .diag = diag};
+    const struct lathe_manifest *m = manifest;
+    const struct lathe_plan *p = plan;
     /* values before ports and symbols, dims before values; the operands of dims need only the number of symbols */
     LATHE_TRY(check_dims(&c));
     for (uint32_t i = 0; i < p->head->value_count; i++)
         LATHE_TRY(check_value(&c, i));
-    for (uint32_t i = 0; i < a->manifest.head->input_count; i++)
-        LATHE_TRY(check_port(&c, &a->manifest.inputs[i], true, i));
-    for (uint32_t i = 0; i < a->manifest.head->output_count; i++)
-        LATHE_TRY(check_port(&c, &a->manifest.outputs[i], false, i));
-    LATHE_TRY(check_unique(&c, a->manifest.inputs, a->manifest.head->input_count, "input"));
-    LATHE_TRY(check_unique(&c, a->manifest.outputs, a->manifest.head->output_count, "output"));
+    for (uint32_t i = 0; i < m->head->input_count; i++)
+        LATHE_TRY(check_port(&c, &m->inputs[i], true, i));
+    for (uint32_t i = 0; i < m->head->output_count; i++)
+        LATHE_TRY(check_port(&c, &m->outputs[i], false, i));
+    LATHE_TRY(check_unique(&c, m->inputs, m->head->input_count, "input"));
+    LATHE_TRY(check_unique(&c, m->outputs, m->head->output_count, "output"));
     for (uint32_t i = 0; i < p->head->symbol_count; i++)
         LATHE_TRY(check_symbol(&c, i));
     for (uint32_t i = 0; i < p->head->step_count; i++)
@@ -395,7 +401,7 @@ enum lathe_status lathe_plan_verify(struct lathe_artifact *a, const void *manife
     if (c.next_operand != p->head->operand_count || c.next_attr != p->head->attr_count ||
         c.next_int != p->head->int_count)
         return BAD(&c, "plan", 0, "entries that no step uses");
-    return make_ports(&c);
+    return make_ports(&c, ports);
 }
 
 /* ---- sizes */

@@ -33,7 +33,7 @@ static void *cut(struct cutter *c, size_t count, size_t each) {
 
 static void cut_tables(struct lathe_session *s, struct cutter *c) {
     const struct lathe_fmt_plan *h = s->plan->head;
-    const struct lathe_fmt_manifest *m = s->artifact->manifest.head;
+    const struct lathe_fmt_manifest *m = s->manifest->head;
     s->symbol_max = cut(c, h->symbol_count, sizeof *s->symbol_max);
     s->symbols = cut(c, h->symbol_count, sizeof *s->symbols);
     s->dims = cut(c, h->dim_count, sizeof *s->dims);
@@ -173,12 +173,9 @@ static void reserve_rows(struct lathe_session *s, const struct lathe_step_state 
         s->prepared_bytes = need;
 }
 
-/* Arena, input buffers and scratch in one mapping, whose pages appear as they are touched. */
-static enum lathe_status make_memory(struct lathe_session *s, struct lathe_diag *diag) {
-    const struct lathe_plan *p = s->plan;
-    const struct lathe_manifest *m = &s->artifact->manifest;
-    lathe_session_shape_max(s);
-    for (uint32_t i = 0; i < p->head->step_count; i++) {
+/* The most scratch that a step needs at the maxima. */
+static enum lathe_status find_scratch(struct lathe_session *s, struct lathe_diag *diag) {
+    for (uint32_t i = 0; i < s->plan->head->step_count; i++) {
         struct lathe_step_state *st = &s->steps[i];
         if (st->op->prepare)
             reserve_rows(s, st);
@@ -197,6 +194,28 @@ static enum lathe_status make_memory(struct lathe_session *s, struct lathe_diag 
     if (s->scratch_bytes > MAX_SESSION_BYTES)
         return lathe_fail(diag, LATHE_MSG_NO_MEMORY, "session: %zu bytes of scratch", s->scratch_bytes);
     s->scratch_bytes = (s->scratch_bytes + 4095) / 4096 * 4096;
+    return LATHE_OK;
+}
+
+static void place_values(struct lathe_session *s) {
+    for (uint32_t v = 0; v < s->plan->head->value_count; v++)
+        if (s->plan->values[v].place == LATHE_PLACE_ARENA)
+            s->tensors[v].data = s->arena + s->plan->values[v].offset;
+}
+
+void lathe_session_share(struct lathe_session *s, const struct lathe_session *owner) {
+    s->arena = owner->arena;
+    s->scratch = owner->scratch;
+    s->scratch_bytes = owner->scratch_bytes;
+    s->prepared = owner->prepared;
+    s->prepared_bytes = owner->prepared_bytes;
+    place_values(s);
+}
+
+/* Arena, input buffers and scratch in one mapping, whose pages appear as they are touched. */
+static enum lathe_status make_memory(struct lathe_session *s, struct lathe_diag *diag) {
+    const struct lathe_plan *p = s->plan;
+    const struct lathe_manifest *m = s->manifest;
     for (int pass = 0; pass < 2; pass++) {
         struct cutter c = {.base = s->memory};
         s->arena = cut(&c, p->head->arena_bytes, 1);
@@ -208,7 +227,7 @@ static enum lathe_status make_memory(struct lathe_session *s, struct lathe_diag 
             int64_t bytes = lathe_shape_bytes(t->dtype, t->rank, t->dims);
             if (bytes < 0)
                 return lathe_fail(diag, LATHE_MSG_SIZE_OVERFLOW, "input '%s': its size at the maxima overflows",
-                                  s->artifact->ports[i].name);
+                                  s->ports[i].name);
             b->buffer_bytes = (uint64_t)bytes;
             b->buffer = cut(&c, (size_t)bytes, 1);
         }
@@ -225,10 +244,44 @@ static enum lathe_status make_memory(struct lathe_session *s, struct lathe_diag 
             s->memory = map;
         }
     }
-    for (uint32_t v = 0; v < p->head->value_count; v++)
-        if (p->values[v].place == LATHE_PLACE_ARENA)
-            s->tensors[v].data = s->arena + p->values[v].offset;
+    place_values(s);
     return LATHE_OK;
+}
+
+/* Tables, sizes at the maxima and scratch of a session whose plan, pool and kernels are set. */
+static enum lathe_status prepare_plan(struct lathe_session *s, const struct lathe_session_options *options,
+                                      struct lathe_diag *diag) {
+    s->rows_key = -1;
+    LATHE_TRY(make_tables(s, diag));
+    fill_attrs(s);
+    fill_steps(s);
+    fill_tensors(s);
+    LATHE_TRY(set_limits(s, options, diag));
+    lathe_session_shape_max(s);
+    LATHE_TRY(find_scratch(s, diag));
+    if (!lathe_session_conflicts(s))
+        return lathe_fail(diag, LATHE_MSG_NO_MEMORY, "session: out of memory");
+    return LATHE_OK;
+}
+
+enum lathe_status lathe_session_new_plan(struct lathe_session *owner, unsigned bucket, struct lathe_session **out,
+                                         struct lathe_diag *diag) {
+    static const struct lathe_session_options none;
+    const struct lathe_bucket_plan *b = &owner->artifact->buckets->plans[bucket];
+    struct lathe_session *s = *out = calloc(1, sizeof *s);
+    if (!s)
+        return lathe_fail(diag, LATHE_MSG_NO_MEMORY, "session: out of memory");
+    s->owned = true;
+    s->artifact = owner->artifact;
+    s->plan = &b->plan;
+    s->manifest = &b->manifest;
+    s->ports = b->ports;
+    s->pool = owner->pool;
+    s->threads = owner->threads;
+    s->kernels = owner->kernels;
+    s->poison = owner->poison;
+    s->always_share = owner->always_share;
+    return prepare_plan(s, &none, diag);
 }
 
 enum lathe_status lathe_session_new(struct lathe_artifact *artifact, const struct lathe_session_options *options,
@@ -242,27 +295,20 @@ enum lathe_status lathe_session_new(struct lathe_artifact *artifact, const struc
         return lathe_fail(diag, LATHE_MSG_NO_MEMORY, "session: out of memory");
     s->artifact = artifact;
     s->plan = &artifact->plan;
+    s->manifest = &artifact->manifest;
+    s->ports = artifact->ports;
     s->poison = options->poison;
     s->always_share = options->always_share;
-    s->rows_key = -1;
     uint64_t mask = options->plain_c ? 0 : options->cpu_mask ? options->cpu_mask : UINT64_MAX;
     lathe_kernels_select(lathe_cpu_bits() & mask, &s->kernels);
     enum lathe_status status = lathe_pool_new(
         &(struct lathe_pool_options){options->threads, options->cores, options->core_count}, &s->pool, diag);
-    if (status == LATHE_OK) {
-        s->threads = lathe_pool_threads(s->pool);
-        status = make_tables(s, diag);
-    }
-    if (status == LATHE_OK) {
-        fill_attrs(s);
-        fill_steps(s);
-        fill_tensors(s);
-        status = set_limits(s, options, diag);
-    }
     if (status == LATHE_OK)
+        s->threads = lathe_pool_threads(s->pool);
+    if (status == LATHE_OK && artifact->buckets)
+        status = lathe_buckets_open(s, options, diag);
+    else if (status == LATHE_OK && (status = prepare_plan(s, options, diag)) == LATHE_OK)
         status = make_memory(s, diag);
-    if (status == LATHE_OK && !lathe_session_conflicts(s))
-        status = lathe_fail(diag, LATHE_MSG_NO_MEMORY, "session: out of memory");
     if (status != LATHE_OK)
         lathe_session_close(&s);
     *out = s;
@@ -274,7 +320,9 @@ void lathe_session_close(struct lathe_session **pointer) {
     *pointer = NULL;
     if (!s)
         return;
-    lathe_pool_free(&s->pool);
+    lathe_buckets_close(s);
+    if (!s->owned)
+        lathe_pool_free(&s->pool);
     if (s->memory)
         munmap(s->memory, s->memory_bytes);
     free(s->step_ns);
@@ -288,7 +336,7 @@ unsigned lathe_session_threads(const struct lathe_session *s) {
 }
 
 size_t lathe_session_arena_bytes(const struct lathe_session *s) {
-    return s->plan->head->arena_bytes;
+    return s->buckets ? lathe_buckets_arena_bytes(s) : s->plan->head->arena_bytes;
 }
 
 /* ---- binding */
@@ -296,10 +344,10 @@ size_t lathe_session_arena_bytes(const struct lathe_session *s) {
 enum lathe_status lathe_session_set_input(struct lathe_session *s, unsigned index, enum lathe_dtype dtype,
                                           unsigned rank, const int64_t *dims, const void *data,
                                           struct lathe_diag *diag) {
-    if (index >= s->artifact->manifest.head->input_count)
+    if (index >= s->manifest->head->input_count)
         return lathe_fail(diag, LATHE_MSG_INPUT_INDEX, "input %u: the artifact has %u", index,
-                          s->artifact->manifest.head->input_count);
-    const struct lathe_port *port = &s->artifact->ports[index];
+                          s->manifest->head->input_count);
+    const struct lathe_port *port = &s->ports[index];
     struct lathe_binding *b = &s->bindings[index];
     bool wide = lathe_dtype_is_integer(port->dtype) && (dtype == LATHE_I32 || dtype == LATHE_I64);
     if (dtype != port->dtype && !wide)
@@ -316,7 +364,11 @@ enum lathe_status lathe_session_set_input(struct lathe_session *s, unsigned inde
         if (port->dims[d] >= 0 ? dims[d] != port->dims[d] : dims[d] < 0)
             return lathe_fail(diag, LATHE_MSG_INPUT_SHAPE, "input '%s': axis %u is %lld, expected %lld", port->name, d,
                               (long long)dims[d], (long long)(port->dims[d] >= 0 ? port->dims[d] : 0));
-        uint32_t dim = s->artifact->manifest.inputs[index].dims[d];
+        if (s->buckets && port->dims[d] < 0) {
+            LATHE_TRY(lathe_buckets_check_dim(s, index, d, dims[d], diag));
+            continue;
+        }
+        uint32_t dim = s->manifest->inputs[index].dims[d];
         const struct lathe_fmt_dim *f = &s->plan->dims[dim];
         if (f->op == LATHE_DIM_SYMBOL && dims[d] > s->symbol_max[f->a])
             return lathe_fail(diag, LATHE_MSG_SHAPE_LIMIT, "input '%s': %s (axis %u) is %lld, at most %lld", port->name,
@@ -337,19 +389,26 @@ enum lathe_status lathe_session_set_input(struct lathe_session *s, unsigned inde
 }
 
 void lathe_session_clear_inputs(struct lathe_session *s) {
-    for (uint32_t i = 0; i < s->artifact->manifest.head->input_count; i++)
+    for (uint32_t i = 0; i < s->manifest->head->input_count; i++)
         s->bindings[i].bound = false;
     s->shape_known = false;
 }
 
 /* ---- running */
 
+static enum lathe_status check_bound(const struct lathe_session *s, struct lathe_diag *diag) {
+    for (uint32_t i = 0; i < s->manifest->head->input_count; i++)
+        if (!s->bindings[i].bound && !s->ports[i].optional)
+            return lathe_fail(diag, LATHE_MSG_INPUT_MISSING, "input '%s' is missing", s->ports[i].name);
+    return LATHE_OK;
+}
+
 enum lathe_status lathe_session_begin(struct lathe_session *s, bool *empty, struct lathe_diag *diag) {
     s->has_output = false;
     *empty = false;
-    for (uint32_t i = 0; i < s->artifact->manifest.head->input_count; i++)
-        if (!s->bindings[i].bound && !s->artifact->ports[i].optional)
-            return lathe_fail(diag, LATHE_MSG_INPUT_MISSING, "input '%s' is missing", s->artifact->ports[i].name);
+    LATHE_TRY(check_bound(s, diag));
+    if (s->buckets)
+        return lathe_buckets_begin(s, empty, diag);
     if (!s->shape_known || s->poison)
         LATHE_TRY(lathe_session_shape(s, empty, diag));
     if (!*empty)
@@ -367,7 +426,7 @@ enum lathe_status lathe_session_run(struct lathe_session *s, struct lathe_diag *
     LATHE_TRY(lathe_session_begin(s, &empty, diag));
     uint64_t start = s->step_ns ? lathe_now_ns() : 0;
     if (!empty)
-        LATHE_TRY(lathe_session_exec(s, diag));
+        LATHE_TRY(s->buckets ? lathe_buckets_exec(s, diag) : lathe_session_exec(s, diag));
     if (s->step_ns) {
         s->run_ns += lathe_now_ns() - start;
         s->runs_timed++;
@@ -377,7 +436,11 @@ enum lathe_status lathe_session_run(struct lathe_session *s, struct lathe_diag *
 }
 
 const struct lathe_tensor_view *lathe_session_output(const struct lathe_session *s, unsigned index) {
-    return s->has_output && index < s->artifact->manifest.head->output_count ? &s->outputs[index] : NULL;
+    return s->has_output && index < s->manifest->head->output_count ? &s->outputs[index] : NULL;
+}
+
+unsigned lathe_session_truncated_rows(const struct lathe_session *s) {
+    return s->buckets ? lathe_buckets_truncated(s) : 0;
 }
 
 unsigned lathe_session_flagged_rows(const struct lathe_session *s) {

@@ -44,9 +44,17 @@ struct lathe_phase {
 };
 #define LATHE_NOTHING_TO_PREPARE UINT32_MAX
 
+/* A session either runs one plan, or, over an artifact with buckets, owns one session a bucket (session_buckets.c), whose
+ * pool and memory are the owner's. */
 struct lathe_session {
     struct lathe_artifact *artifact;
     const struct lathe_plan *plan;
+    const struct lathe_manifest *manifest; /* the ports as the plan has them */
+    const struct lathe_port *ports;        /* inputs, then outputs */
+    struct lathe_session_buckets *buckets; /* of an owner; NULL: this session runs `plan` */
+    bool owned;
+    /* places from `tokens` on of the `token_places` of a bucket are padding; tokens 0: none */
+    int64_t tokens, token_places;
     struct lathe_pool *pool;
     struct lathe_kernels kernels;
     unsigned threads;
@@ -90,6 +98,33 @@ struct lathe_session {
     atomic_int failed; /* a step of the run going on has failed */
 };
 
+/* ---- session.c */
+/* A session of one bucket's plan without pool and memory of its own; `owner` has its pool, kernels and artifact set. */
+LATHE_NODISCARD enum lathe_status lathe_session_new_plan(struct lathe_session *owner, unsigned bucket,
+                                                         struct lathe_session **out, struct lathe_diag *diag);
+/* Its values and scratch lie in the owner's memory, which is large enough. */
+void lathe_session_share(struct lathe_session *s, const struct lathe_session *owner);
+
+/* ---- session_buckets.c: what each public call does on an artifact with buckets */
+struct lathe_session_buckets;
+LATHE_NODISCARD enum lathe_status lathe_buckets_open(struct lathe_session *s,
+                                                     const struct lathe_session_options *options,
+                                                     struct lathe_diag *diag);
+void lathe_buckets_close(struct lathe_session *s);
+/* The limits of a size that varies. */
+LATHE_NODISCARD enum lathe_status lathe_buckets_check_dim(const struct lathe_session *s, unsigned input, unsigned axis,
+                                                          int64_t size, struct lathe_diag *diag);
+/* What lathe_session_begin does: sizes and values are checked, the outputs have their sizes. */
+LATHE_NODISCARD enum lathe_status lathe_buckets_begin(struct lathe_session *s, bool *empty, struct lathe_diag *diag);
+/* The chunks of the request one after the other; session_buckets.h has the parts. */
+LATHE_NODISCARD enum lathe_status lathe_buckets_exec(struct lathe_session *s, struct lathe_diag *diag);
+size_t lathe_buckets_arena_bytes(const struct lathe_session *s);
+unsigned lathe_buckets_truncated(const struct lathe_session *s);
+/* The session of one bucket; runs of it are its caller's business. */
+struct lathe_session *lathe_buckets_session(const struct lathe_session *s, unsigned bucket);
+/* All chunks of later runs go to this bucket, which must be large enough; -1: to the best ones again. */
+void lathe_buckets_force(struct lathe_session *s, int bucket);
+
 /* ---- session_shape.c */
 /* Symbols from the bindings, all bindings checked against them, sizes of every tensor that does not depend on kept
  * rows. *empty: the batch is 0. Done only when a binding has changed its sizes. */
@@ -109,13 +144,22 @@ void lathe_session_phases(struct lathe_session *s);
 
 /* ---- session_input.c: checks ids, converts, fills defaults; sets the data of the inputs' tensors. */
 LATHE_NODISCARD enum lathe_status lathe_session_inputs(struct lathe_session *s, struct lathe_diag *diag);
+/* Every element of a bound input within its limit and the type of the port. */
+LATHE_NODISCARD enum lathe_status lathe_session_check_values(const struct lathe_session *s, uint32_t input,
+                                                             struct lathe_diag *diag);
+/* Element i of an integer or bool tensor. */
+int64_t lathe_read_integer(enum lathe_dtype dtype, const void *data, int64_t i);
+/* Integers that are known to fit. */
+void lathe_convert_integers(enum lathe_dtype from, const void *data, int64_t count, enum lathe_dtype to, void *out);
 
 /* ---- A run in parts: begin, the steps, end. lathe_session_run is all of them; a fleet runs ranges of the steps on
- * several cores, one after the other. */
+ * several cores, one after the other. With buckets the steps are those of the chunks: session_buckets.h. */
 /* session.c: refuses what is missing, sizes and values included, and makes all ready for step 0. *empty: the batch is
  * 0, there is nothing to run and the outputs have no rows. */
 LATHE_NODISCARD enum lathe_status lathe_session_begin(struct lathe_session *s, bool *empty, struct lathe_diag *diag);
 /* ---- step_times.c */
+/* The session whose steps can be timed: this one, or that of the bucket that the request before began with. */
+struct lathe_session *lathe_session_timed(struct lathe_session *s);
 /* From now on (or anew), runs note how long their steps take, each part two readings of the clock. False: no memory. */
 bool lathe_session_time_steps(struct lathe_session *s);
 /* Nanoseconds of a step in all runs timed: mean over the threads, so that steps and waiting add up to run_ns. */

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static int64_t read_integer(enum lathe_dtype dtype, const void *data, int64_t i) {
+int64_t lathe_read_integer(enum lathe_dtype dtype, const void *data, int64_t i) {
     switch (dtype) {
     case LATHE_I64:
     case LATHE_U64: {
@@ -59,7 +59,7 @@ static void integer_bounds(enum lathe_dtype dtype, int64_t *low, int64_t *high) 
 /* "input_ids[0][17]=6157, limit 6148" */
 static enum lathe_status out_of_range(const struct lathe_session *s, uint32_t input, int64_t index, int64_t value,
                                       int64_t low, int64_t high, struct lathe_diag *diag) {
-    const struct lathe_port *port = &s->artifact->ports[input];
+    const struct lathe_port *port = &s->ports[input];
     const struct lathe_binding *b = &s->bindings[input];
     char where[LATHE_MAX_RANK * 24] = "";
     for (unsigned d = port->rank; d > 0; d--) { /* from the last axis to the first, each put before what is there */
@@ -87,47 +87,54 @@ static int64_t first_outside(enum lathe_dtype dtype, const void *data, int64_t c
             return -1;
     }
     for (int64_t i = 0; i < count; i++) {
-        int64_t v = read_integer(dtype, data, i);
+        int64_t v = lathe_read_integer(dtype, data, i);
         if (v < low || v > high)
             return i;
     }
     return -1;
 }
 
-static void convert(enum lathe_dtype from, const void *data, int64_t count, enum lathe_dtype to, void *out) {
+void lathe_convert_integers(enum lathe_dtype from, const void *data, int64_t count, enum lathe_dtype to, void *out) {
     size_t bytes = lathe_dtype_bytes(to);
     for (int64_t i = 0; i < count; i++) { /* in range: the low bytes are the number in any integer type */
-        int64_t v = read_integer(from, data, i);
+        int64_t v = lathe_read_integer(from, data, i);
         memcpy((char *)out + (size_t)i * bytes, &v, bytes);
     }
 }
 
-static enum lathe_status bound_input(struct lathe_session *s, uint32_t i, const void **data, struct lathe_diag *diag) {
-    const struct lathe_port *port = &s->artifact->ports[i];
-    struct lathe_binding *b = &s->bindings[i];
-    *data = b->data;
+enum lathe_status lathe_session_check_values(const struct lathe_session *s, uint32_t i, struct lathe_diag *diag) {
+    const struct lathe_port *port = &s->ports[i];
+    const struct lathe_binding *b = &s->bindings[i];
+    int64_t low, high, bytes = lathe_shape_bytes(b->dtype, port->rank, b->dims);
     if (!lathe_dtype_is_integer(port->dtype))
         return LATHE_OK;
-    int64_t bytes = lathe_shape_bytes(b->dtype, port->rank, b->dims);
-    int64_t count = bytes / (int64_t)lathe_dtype_bytes(b->dtype);
-    int64_t low, high;
     integer_bounds(port->dtype, &low, &high);
     if (port->id_limit > 0) {
         low = 0;
         high = port->id_limit - 1 < high ? port->id_limit - 1 : high;
     }
-    if (port->id_limit > 0 || b->dtype != port->dtype) {
-        int64_t at = first_outside(b->dtype, b->data, count, low, high);
-        if (at >= 0)
-            return out_of_range(s, i, at, read_integer(b->dtype, b->data, at), low, high, diag);
-    }
+    if (port->id_limit == 0 && b->dtype == port->dtype)
+        return LATHE_OK;
+    int64_t at = first_outside(b->dtype, b->data, bytes / (int64_t)lathe_dtype_bytes(b->dtype), low, high);
+    return at < 0 ? LATHE_OK : out_of_range(s, i, at, lathe_read_integer(b->dtype, b->data, at), low, high, diag);
+}
+
+static enum lathe_status bound_input(struct lathe_session *s, uint32_t i, const void **data, struct lathe_diag *diag) {
+    const struct lathe_port *port = &s->ports[i];
+    struct lathe_binding *b = &s->bindings[i];
+    *data = b->data;
+    if (!lathe_dtype_is_integer(port->dtype))
+        return LATHE_OK;
+    LATHE_TRY(lathe_session_check_values(s, i, diag));
+    int64_t bytes = lathe_shape_bytes(b->dtype, port->rank, b->dims);
+    int64_t count = bytes / (int64_t)lathe_dtype_bytes(b->dtype);
     if (b->dtype == port->dtype && (uintptr_t)b->data % lathe_dtype_bytes(port->dtype) == 0)
         return LATHE_OK;
     int64_t need = lathe_shape_bytes(port->dtype, port->rank, b->dims);
     if (need < 0 || (uint64_t)need > b->buffer_bytes)
         return lathe_fail(diag, LATHE_MSG_BUG, "input '%s': %lld bytes, the session has %llu", port->name,
                           (long long)need, (unsigned long long)b->buffer_bytes);
-    convert(b->dtype, b->data, count, port->dtype, b->buffer);
+    lathe_convert_integers(b->dtype, b->data, count, port->dtype, b->buffer);
     b->state = LATHE_BUFFER_COPY;
     *data = b->buffer;
     return LATHE_OK;
@@ -135,8 +142,8 @@ static enum lathe_status bound_input(struct lathe_session *s, uint32_t i, const 
 
 static enum lathe_status default_input(struct lathe_session *s, uint32_t i, const void **data,
                                        struct lathe_diag *diag) {
-    const struct lathe_port *port = &s->artifact->ports[i];
-    const struct lathe_fmt_port *f = &s->artifact->manifest.inputs[i];
+    const struct lathe_port *port = &s->ports[i];
+    const struct lathe_fmt_port *f = &s->manifest->inputs[i];
     const struct lathe_tensor *t = &s->tensors[f->value];
     struct lathe_binding *b = &s->bindings[i];
     int64_t bytes = lathe_shape_bytes(port->dtype, t->rank, t->dims), count = lathe_tensor_count(t);
@@ -165,7 +172,7 @@ static enum lathe_status default_input(struct lathe_session *s, uint32_t i, cons
 }
 
 enum lathe_status lathe_session_inputs(struct lathe_session *s, struct lathe_diag *diag) {
-    for (uint32_t i = 0; i < s->artifact->manifest.head->input_count; i++) {
+    for (uint32_t i = 0; i < s->manifest->head->input_count; i++) {
         const void *data = NULL;
         LATHE_TRY(s->bindings[i].bound ? bound_input(s, i, &data, diag) : default_input(s, i, &data, diag));
         for (uint32_t k = 0; k < s->input_value_count; k++) {

@@ -85,7 +85,7 @@ static enum lathe_status check_scratch(struct lathe_session *s, bool rows, struc
 /* ---- entry points */
 
 static const char *input_name(const struct lathe_session *s, uint32_t i) {
-    return s->artifact->ports[i].name;
+    return s->ports[i].name;
 }
 
 static enum lathe_status read_symbols(struct lathe_session *s, bool *empty, struct lathe_diag *diag) {
@@ -121,7 +121,7 @@ static enum lathe_status read_symbols(struct lathe_session *s, bool *empty, stru
 }
 
 static enum lathe_status check_agreement(const struct lathe_session *s, struct lathe_diag *diag) {
-    const struct lathe_manifest *m = &s->artifact->manifest;
+    const struct lathe_manifest *m = s->manifest;
     for (uint32_t i = 0; i < m->head->input_count; i++) {
         const struct lathe_binding *b = &s->bindings[i];
         for (unsigned d = 0; b->bound && d < m->inputs[i].rank; d++) {
@@ -140,7 +140,7 @@ static enum lathe_status check_agreement(const struct lathe_session *s, struct l
 }
 
 static void set_output_views(struct lathe_session *s, bool empty) {
-    const struct lathe_manifest *m = &s->artifact->manifest;
+    const struct lathe_manifest *m = s->manifest;
     for (uint32_t i = 0; i < m->head->output_count; i++) {
         const struct lathe_tensor *t = &s->tensors[m->outputs[i].value];
         struct lathe_tensor_view *v = &s->outputs[i];
@@ -159,7 +159,7 @@ enum lathe_status lathe_session_shape(struct lathe_session *s, bool *empty, stru
     lathe_plan_eval(s->plan, s->symbols, false, s->dims);
     LATHE_TRY(check_agreement(s, diag));
     if (*empty) {
-        const struct lathe_manifest *m = &s->artifact->manifest;
+        const struct lathe_manifest *m = s->manifest;
         for (uint32_t i = 0; i < m->head->output_count; i++)
             if (s->plan->values[m->outputs[i].value].place != LATHE_PLACE_CONSTANT)
                 set_tensor(s, m->outputs[i].value, true);

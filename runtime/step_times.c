@@ -1,5 +1,5 @@
 /* How long each step of a run takes, for those who want to know where the time goes. */
-#include "session.h"
+#include "session_buckets.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +9,13 @@ uint64_t lathe_now_ns(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+struct lathe_session *lathe_session_timed(struct lathe_session *s) {
+    struct lathe_chunk chunk;
+    if (!s->buckets)
+        return s;
+    return lathe_buckets_session(s, lathe_chunk_next(s, 0, &chunk) ? chunk.bucket : 0);
 }
 
 bool lathe_session_time_steps(struct lathe_session *s) {

@@ -293,6 +293,9 @@ static void find_keys(const struct attention *at, struct sequence *s, struct buf
 
 static struct sequence sequence_at(const struct attention *at, int64_t b) {
     struct sequence s = {.b = b, .rows = at->sq, .all_keys = at->sk, .keys = at->sk, .query_at = -1};
+    /* what a sequence without any key gets must not depend on the bucket either */
+    if (at->keys && at->call->tokens > 0 && at->sk == at->call->token_places)
+        s.all_keys = at->call->tokens;
     if (!at->sequences)
         return s;
     const struct lathe_row_sequence *row = &at->sequences[b];

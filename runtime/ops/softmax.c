@@ -5,6 +5,7 @@
 #include "ops.h"
 
 #include <math.h>
+#include <string.h>
 
 struct axis_shape {
     int64_t outer, n, inner;
@@ -55,6 +56,22 @@ static enum lathe_status run_softmax(const struct lathe_op_call *call, const cha
     lathe_team_split(&call->team, s.outer * s.inner, 1, &begin, &end);
     if (begin >= end || s.n == 0)
         return LATHE_OK;
+    /* a row without any key must not get a share of the bucket's padding */
+    bool cuts = !logarithm && call->tokens > 0 && call->tokens < s.n && s.n == call->token_places &&
+                lathe_attr_int(&call->attrs, LATHE_ATTR_TOKENS, 0);
+    if (cuts) {
+        size_t each = lathe_dtype_bytes(x->dtype);
+        for (int64_t i = begin; i < end; i++) {
+            int64_t at = i / s.inner * s.n * s.inner + i % s.inner;
+            if (x->dtype == LATHE_F32 && s.inner == 1)
+                call->kernels->softmax_f32(1, (size_t)call->tokens, (const float *)x->data + at, (float *)y->data + at);
+            else
+                line_in_double(x, y, at, call->tokens, s.inner, false);
+            for (int64_t k = call->tokens; k < s.n; k++)
+                memset((char *)y->data + (size_t)(at + k * s.inner) * each, 0, each);
+        }
+        return LATHE_OK;
+    }
     if (x->dtype == LATHE_F32 && s.inner == 1 && !logarithm) {
         call->kernels->softmax_f32((size_t)(end - begin), (size_t)s.n, (const float *)x->data + begin * s.n,
                                    (float *)y->data + begin * s.n);

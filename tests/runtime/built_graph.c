@@ -1,9 +1,13 @@
 #include "built_graph.h"
 
+#include "bucket_choice.h"
+#include "bucket_graphs.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -19,6 +23,37 @@ void build_graph(struct built *out, const char *text, const struct lathe_emit_op
         fail_msg("emit: %s", why.text);
     if (lathe_artifact_open_memory(out->bytes, out->size, NULL, &out->artifact, &why) != LATHE_OK)
         fail_msg("open: %s", why.text);
+}
+
+enum lathe_status build_buckets(struct built *out, const char *text, const struct lathe_bucket *sizes, unsigned count,
+                                struct lathe_diag *diag) {
+    static struct lathe_diag own;
+    struct lathe_diag *why = diag ? diag : &own;
+    struct lathe_target target;
+    struct lathe_bucket list[LATHE_MAX_BUCKETS];
+    struct lathe_graph *graphs[LATHE_MAX_BUCKETS] = {NULL};
+    const struct lathe_pipeline_options options = {.pass = {.buckets = list, .bucket_count = count}, .check = true};
+    lathe_diag_reset(why);
+    *out = (struct built){0};
+    memcpy(list, sizes, count * sizeof *list);
+    enum lathe_status status = lathe_target_load("generic", &target, why);
+    if (status == LATHE_OK)
+        status = lathe_graph_parse(text, &out->graph, why);
+    if (status == LATHE_OK)
+        status = lathe_pipeline_run(out->graph, &target, &options, NULL, why);
+    if (status == LATHE_OK)
+        status = lathe_bucket_graphs_make(out->graph, &target, &options, list, &count, graphs, why);
+    const struct lathe_emit_buckets buckets = {list, graphs, count, lathe_graph_hides_rows(out->graph)};
+    const struct lathe_emit_options emit = {.buckets = &buckets, .target = &target, .jobs = 1};
+    if (status == LATHE_OK)
+        status = lathe_emit_memory(out->graph, &emit, &out->bytes, &out->size, NULL, why);
+    if (status == LATHE_OK)
+        status = lathe_artifact_open_memory(out->bytes, out->size, NULL, &out->artifact, why);
+    for (unsigned i = 0; i < LATHE_MAX_BUCKETS; i++)
+        lathe_graph_free(&graphs[i]);
+    if (status != LATHE_OK && !diag)
+        fail_msg("%s", why->text);
+    return status;
 }
 
 enum lathe_status try_build(const char *text, const struct lathe_emit_options *options, struct lathe_diag *diag) {

@@ -14,6 +14,9 @@ struct built {
 };
 /* Fails the running test with the message when a stage fails. */
 void build_graph(struct built *out, const char *text, const struct lathe_emit_options *options);
+/* With all passes, static shapes and these buckets, which must be sorted; NULL `diag`: a failure fails the test. */
+enum lathe_status build_buckets(struct built *out, const char *text, const struct lathe_bucket *sizes, unsigned count,
+                                struct lathe_diag *diag);
 /* Only the status, for graphs that must be refused; `diag` tells why. */
 enum lathe_status try_build(const char *text, const struct lathe_emit_options *options, struct lathe_diag *diag);
 void free_built(struct built *b);

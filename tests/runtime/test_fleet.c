@@ -243,9 +243,13 @@ static void soak(const struct subject *s, enum lathe_placement placement, unsign
         first += c.first_step == 0 ? c.parts : 0;
         last = c.first_step == 0 ? first : c.parts;
     }
-    assert_int_equal(first, atomic_load(&k.answered)); /* each was begun once, and the good ones ended once */
-    assert_int_equal(last, atomic_load(&k.answered) -
-                               (placement == LATHE_PLACEMENT_PIPELINE && cores > 1 ? atomic_load(&k.refused) : 0));
+    /* each was begun once, and the good ones ended once; a batch that buckets split passes a pipeline in chunks */
+    bool chunks = lathe_artifact_bucket_count(s->artifact) > 1 && placement == LATHE_PLACEMENT_PIPELINE;
+    if (chunks)
+        assert_true(first > (uint64_t)atomic_load(&k.answered));
+    else
+        assert_int_equal(first, atomic_load(&k.answered));
+    assert_int_equal(last, first - (placement == LATHE_PLACEMENT_PIPELINE && cores > 1 ? atomic_load(&k.refused) : 0));
     lathe_fleet_close(&f);
 }
 
@@ -278,7 +282,7 @@ static void test_soak_small(void **state) {
 }
 
 /* The model compiled with kept rows that only the prologue knows, and for one bucket. */
-static void soak_model(int64_t bucket_batch, int64_t bucket_seq) {
+static void soak_model(const struct lathe_bucket *buckets, unsigned bucket_count) {
     static struct lathe_diag why;
     char path[] = "test-fleet-XXXXXX";
     int fd = mkstemp(path);
@@ -288,8 +292,8 @@ static void soak_model(int64_t bucket_batch, int64_t bucket_seq) {
     struct lathe_compile_options o = {.model = model_path,
                                       .output = path,
                                       .target = "generic",
-                                      .bucket_batch = bucket_batch,
-                                      .bucket_seq = bucket_seq,
+                                      .buckets = buckets,
+                                      .bucket_count = bucket_count,
                                       .jobs = 1,
                                       .verify = LATHE_VERIFY_NEVER};
     assert_true(fd >= 0);
@@ -299,7 +303,7 @@ static void soak_model(int64_t bucket_batch, int64_t bucket_seq) {
         fail_msg("%s", why.text);
     unlink(path);
     lathe_report_free(&report);
-    make_subject(&s, a, bucket_seq > 0);
+    make_subject(&s, a, bucket_count == 1);
     soak_both(&s);
     free_cases(&s);
     lathe_artifact_close(&a);
@@ -307,12 +311,17 @@ static void soak_model(int64_t bucket_batch, int64_t bucket_seq) {
 
 static void test_soak_packed(void **state) {
     (void)state;
-    soak_model(0, 0);
+    soak_model(NULL, 0);
 }
 
 static void test_soak_bucket(void **state) {
     (void)state;
-    soak_model(1, 16);
+    soak_model((struct lathe_bucket[]){{1, 16}}, 1);
+}
+
+static void test_soak_buckets(void **state) {
+    (void)state;
+    soak_model((struct lathe_bucket[]){{1, 8}, {1, 32}, {2, 32}}, 3);
 }
 
 /* ---- the interface */
@@ -413,8 +422,9 @@ static void test_refusals(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_answers),    cmocka_unit_test(test_slots),       cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_soak_small), cmocka_unit_test(test_soak_packed), cmocka_unit_test(test_soak_bucket),
+        cmocka_unit_test(test_answers),      cmocka_unit_test(test_slots),       cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_soak_small),   cmocka_unit_test(test_soak_packed), cmocka_unit_test(test_soak_bucket),
+        cmocka_unit_test(test_soak_buckets),
     };
     if (argc < 2)
         return 2;
