@@ -83,6 +83,7 @@ for p in $parts; do
     models)
       part "models in f32 and int8: compile, fusion counts, verify, run" models.log "$python" tests/models/check_cases.py --lathe build/lathe --precision f32,int8 --zoo-precision f32,int8 --jobs 2 tests/models
       part "padding left out: same numbers, zeros, bits of a sequence alone" packed-rows.log "$python" tests/models/packed_rows.py --lathe build/lathe tests/models/zoo tests/models/zoo-more
+      part "static shapes: buckets, padding, refusals" buckets.log "$python" tests/models/check_buckets.py --lathe build/lathe --jobs 2 tests/models/zoo tests/models/zoo-more
       # for a target that has bf16; it runs on any machine
       part "models in bf16" models-bf16.log "$python" tests/models/check_cases.py --lathe build/lathe --target znver4 --precision bf16 --zoo-precision bf16 --jobs 2 tests/models ;;
     onnx) part "ONNX node tests" onnx.log "$python" tests/onnx/backend_test.py --lathe build/lathe ;;

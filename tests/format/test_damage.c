@@ -17,6 +17,7 @@
 #include <cmocka.h>
 
 static struct built good;
+static bool with_buckets; /* of the artifact, argument `buckets` */
 static uint8_t *copy;
 static uint64_t seed = 20240229;
 
@@ -33,8 +34,11 @@ static int set_up(void **state) {
     if (given)
         seed = strtoull(given, NULL, 0) | 1;
     print_message("seed %llu\n", (unsigned long long)seed);
-    build_graph(&good, small_encoder,
-                &(struct lathe_emit_options){.jobs = 1, .max_batch = 4, .max_seq = 8, .known_answer = true});
+    if (with_buckets)
+        build_buckets(&good, small_encoder, (struct lathe_bucket[]){{1, 3}, {2, 3}, {2, 8}}, 3, NULL);
+    else
+        build_graph(&good, small_encoder,
+                    &(struct lathe_emit_options){.jobs = 1, .max_batch = 4, .max_seq = 8, .known_answer = true});
     copy = aligned_alloc(64, (good.size + 4096) / 64 * 64);
     return copy ? 0 : -1;
 }
@@ -276,6 +280,10 @@ static void test_sealed(void **state) {
     for (int round = 0; round < 6000; round++) {
         memcpy(copy, good.bytes, good.size);
         const struct lathe_fmt_section *s = section(round % 4 == 0 ? LATHE_SECTION_MANIFEST : LATHE_SECTION_PLAN);
+        if (with_buckets && round % 4 == 1)
+            s = section(LATHE_SECTION_BUCKETS);
+        else if (with_buckets && round % 4 > 1)
+            s = good.artifact->plan_sections[next_random() % good.artifact->plan_count];
         unsigned changes = 1 + (unsigned)(next_random() % 3);
         for (unsigned i = 0; i < changes; i++) {
             size_t at = (size_t)(s->offset + next_random() % s->stored_size);
@@ -305,8 +313,9 @@ static void test_sealed(void **state) {
         }
         opened++;
         struct lathe_session *session = NULL;
-        if (lathe_session_new(a, &(struct lathe_session_options){.threads = 1 + (unsigned)(round & 1)}, &session,
-                              &why) == LATHE_OK) {
+        const struct lathe_session_options options = {
+            .threads = 1 + (unsigned)(round & 1), .truncate = round & 2, .poison_padding = round & 4};
+        if (lathe_session_new(a, &options, &session, &why) == LATHE_OK) {
             for (unsigned i = 0; i < lathe_artifact_input_count(a); i++) {
                 const struct lathe_port *p = lathe_artifact_input(a, i);
                 int64_t dims[8], total = 1;
@@ -335,11 +344,33 @@ static void test_sealed(void **state) {
     assert_true(opened < 6000);
 }
 
-int main(void) {
+/* What only an attacker writes: sections of buckets that are missing, repeated or of another number. */
+static void test_bucket_sections(void **state) {
+    (void)state;
+    if (!with_buckets)
+        return;
+    struct lathe_fmt_section s;
+    for (uint32_t i = 0; i < good.artifact->prefix.section_count; i++) {
+        for (uint32_t kind = 0; kind < LATHE_SECTION_KINDS + 1; kind++) {
+            memcpy(copy, good.bytes, good.size);
+            size_t at = sizeof(struct lathe_fmt_prefix) + i * sizeof s;
+            memcpy(&s, copy + at, sizeof s);
+            if (kind == s.kind || (s.kind != LATHE_SECTION_PLAN && s.kind != LATHE_SECTION_BUCKETS))
+                continue;
+            s.kind = kind;
+            memcpy(copy + at, &s, sizeof s);
+            seal(copy);
+            must_refuse(copy, good.size, "section of another kind", i);
+        }
+    }
+}
+
+int main(int argc, char **argv) {
+    with_buckets = argc > 1 && !strcmp(argv[1], "buckets");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_flips),    cmocka_unit_test(test_lengths),         cmocka_unit_test(test_noise),
         cmocka_unit_test(test_paths),    cmocka_unit_test(test_version_and_cpu), cmocka_unit_test(test_manifest_cores),
-        cmocka_unit_test(test_packings), cmocka_unit_test(test_sealed),
+        cmocka_unit_test(test_packings), cmocka_unit_test(test_sealed), cmocka_unit_test(test_bucket_sections),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

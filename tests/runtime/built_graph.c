@@ -44,7 +44,7 @@ enum lathe_status build_buckets(struct built *out, const char *text, const struc
     if (status == LATHE_OK)
         status = lathe_bucket_graphs_make(out->graph, &target, &options, list, &count, graphs, why);
     const struct lathe_emit_buckets buckets = {list, graphs, count, lathe_graph_hides_rows(out->graph)};
-    const struct lathe_emit_options emit = {.buckets = &buckets, .target = &target, .jobs = 1};
+    const struct lathe_emit_options emit = {.buckets = &buckets, .target = &target, .jobs = 1, .known_answer = true};
     if (status == LATHE_OK)
         status = lathe_emit_memory(out->graph, &emit, &out->bytes, &out->size, NULL, why);
     if (status == LATHE_OK)
