@@ -74,9 +74,9 @@ void free(void *p) {
     __libc_free(p);
 }
 
-static struct built encoder;
-static struct lathe_session *session;
-static struct lathe_fleet *fleets[2];
+static struct built encoder, bucketed; /* the same graph, bounded and in buckets */
+static struct lathe_session *sessions[2];
+static struct lathe_fleet *fleets[4];
 static int64_t ids[2][8 * 32], mask[8 * 32];
 
 static int set_up(void **state) {
@@ -87,22 +87,29 @@ static int set_up(void **state) {
         ids[1][i] = i * 3 % 7;
         mask[i] = i % 3 > 0;
     }
-    for (int i = 0; i < 2; i++) {
-        struct lathe_fleet_options o = {.placement = i ? LATHE_PLACEMENT_PIPELINE : LATHE_PLACEMENT_REPLICATE,
+    build_buckets(&bucketed, small_encoder, (struct lathe_bucket[]){{1, 8}, {1, 32}, {3, 32}}, 3, NULL);
+    for (int i = 0; i < 4; i++) {
+        struct lathe_fleet_options o = {.placement = i % 2 ? LATHE_PLACEMENT_PIPELINE : LATHE_PLACEMENT_REPLICATE,
                                         .cores = 2};
-        if (lathe_fleet_new(encoder.artifact, &o, &fleets[i], NULL) != LATHE_OK)
+        if (lathe_fleet_new(i < 2 ? encoder.artifact : bucketed.artifact, &o, &fleets[i], NULL) != LATHE_OK)
             return -1;
     }
-    return lathe_session_new(encoder.artifact, &(struct lathe_session_options){.threads = 3, .always_share = true},
-                             &session, NULL);
+    for (int i = 0; i < 2; i++)
+        if (lathe_session_new(i ? bucketed.artifact : encoder.artifact,
+                              &(struct lathe_session_options){.threads = 3, .always_share = true}, &sessions[i],
+                              NULL) != LATHE_OK)
+            return -1;
+    return 0;
 }
 
 static int tear_down(void **state) {
     (void)state;
-    lathe_session_close(&session);
-    lathe_fleet_close(&fleets[0]);
-    lathe_fleet_close(&fleets[1]);
+    for (int i = 0; i < 2; i++)
+        lathe_session_close(&sessions[i]);
+    for (int i = 0; i < 4; i++)
+        lathe_fleet_close(&fleets[i]);
     free_built(&encoder);
+    free_built(&bucketed);
     return 0;
 }
 
@@ -131,7 +138,8 @@ static bool many_requests(struct lathe_fleet *f) {
 static bool many_runs(void) {
     static const int32_t narrow[8] = {1, 2, 3, 4, 5, 6, 0, 1};
     bool ok = true;
-    for (int i = 0; i < 200; i++) {
+    for (int i = 0; i < 400; i++) {
+        struct lathe_session *session = sessions[i % 2];
         int64_t dims[2] = {1 + i % 8, 1 + i * 7 % 32};
         ok &= lathe_session_set_input(session, 0, LATHE_I64, 2, dims, ids[i % 2], NULL) == LATHE_OK;
         ok &= lathe_session_set_input(session, 1, LATHE_I64, 2, dims, mask, NULL) == LATHE_OK;
@@ -143,7 +151,7 @@ static bool many_runs(void) {
             ok &= lathe_session_run(session, NULL) == LATHE_INVALID;
         }
     }
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 4; i++)
         ok &= many_requests(fleets[i]);
     return ok;
 }
