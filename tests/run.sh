@@ -87,7 +87,9 @@ for p in $parts; do
       # for a target that has bf16; it runs on any machine
       part "models in bf16" models-bf16.log "$python" tests/models/check_cases.py --lathe build/lathe --target znver4 --precision bf16 --zoo-precision bf16 --jobs 2 tests/models ;;
     onnx) part "ONNX node tests" onnx.log "$python" tests/onnx/backend_test.py --lathe build/lathe ;;
-    differential) part "random encoders, fused against unfused and the reference evaluator" differential.log "$python" tests/differential/differential.py --driver build/tests/differential/run_models --keep "$logs/differential" ;;
+    differential)
+      part "random encoders, fused against unfused and the reference evaluator" differential.log "$python" tests/differential/differential.py --driver build/tests/differential/run_models --keep "$logs/differential"
+      part "cast policies against an emulation in numpy" casts.log "$python" tests/differential/casts.py --lathe build/lathe ;;
     aarch64) part "aarch64, plain C, under QEMU" aarch64.log bash tests/aarch64.sh ;;
     *) stop "unknown part '$p'" 2 ;;
   esac
