@@ -361,6 +361,46 @@ static void test_truncate(void **state) {
     free_built(&b);
 }
 
+/* Where the graph tells the pad id, a mask that is not given follows from the ids, in every bucket. */
+static void test_default_mask(void **state) {
+    (void)state;
+    static const struct lathe_bucket buckets[] = {{1, 8}, {2, 32}};
+    unsigned tried = 0;
+    for (int m = 0; m < model_count; m++) {
+        struct lathe_artifact *a = compile(models[m], "f32", buckets, 2);
+        uint32_t mask = a->buckets->head->mask,
+                 ids = mask == LATHE_FORMAT_ABSENT ? mask : a->buckets->ports[mask].mask_of;
+        if (ids != LATHE_FORMAT_ABSENT) {
+            tried++;
+            assert_true(lathe_artifact_input(a, mask)->optional);
+            struct lathe_session *s = session(a, (struct lathe_session_options){.threads = 1, .poison_padding = true});
+            uint32_t seed = 4;
+            struct request r;
+            make_request(a, 3, 13, &seed, &r);
+            int64_t pad = a->buckets->ports[ids].pad;
+            for (int i = 0; i < 3 * 13; i++) {
+                int64_t *id = (int64_t *)r.data[ids] + i;
+                *id = i % 13 > 4 + i / 13 * 4 ? pad : *id == pad ? pad + 1 : *id;
+                ((int64_t *)r.data[mask])[i] = *id != pad;
+            }
+            run(s, &r, 0, 3);
+            size_t n = take_row(s, 0, want, sizeof want);
+            n += take_row(s, 2, want + n, sizeof want - n);
+            s->bindings[mask].bound = false;
+            lathe_diag_reset(&why);
+            if (lathe_session_run(s, &why) != LATHE_OK)
+                fail_msg("%s", why.text);
+            size_t k = take_row(s, 0, got, sizeof got);
+            k += take_row(s, 2, got + k, sizeof got - k);
+            assert_true(k == n && !memcmp(got, want, n));
+            free_request(&r);
+            lathe_session_close(&s);
+        }
+        lathe_artifact_close(&a);
+    }
+    assert_true(tried > 0 || model_count < 3);
+}
+
 /* ---- graphs that padding or splitting would change */
 
 static const char unmasked[] = "input %input_ids : i64[batch, seq]\n"
@@ -473,7 +513,8 @@ int main(int argc, char **argv) {
     model_count = argc - 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sizes),          cmocka_unit_test(test_truncate), cmocka_unit_test(test_no_mask),
-        cmocka_unit_test(test_refused_graphs), cmocka_unit_test(test_memory),   cmocka_unit_test(test_bits),
+        cmocka_unit_test(test_refused_graphs), cmocka_unit_test(test_memory),   cmocka_unit_test(test_default_mask),
+        cmocka_unit_test(test_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
