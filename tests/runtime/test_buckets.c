@@ -29,7 +29,7 @@ static uint32_t next(uint32_t *seed) {
 
 static struct lathe_artifact *compile(const char *model, const char *precision, const struct lathe_bucket *buckets,
                                       unsigned count) {
-    char path[] = "test-buckets-XXXXXX";
+    char path[] = "/tmp/lathe-test-buckets-XXXXXX";
     int fd = mkstemp(path);
     struct lathe_report *report = lathe_report_new();
     struct lathe_artifact *a = NULL;
