@@ -365,10 +365,11 @@ enum lathe_status lathe_calibrate(struct lathe_graph *g, const struct lathe_cali
 
 enum lathe_status lathe_calibration_cosine(struct lathe_graph *g, const struct lathe_target *target,
                                            const struct lathe_calibration_runs *runs, double *cosine,
-                                           struct lathe_diag *diag) {
+                                           struct lathe_argmax *argmax, struct lathe_diag *diag) {
     static const struct lathe_bounds bounds = {.has_cosine = true, .min_cosine = -1};
     struct trial_artifact t;
     *cosine = 1;
+    *argmax = (struct lathe_argmax){0};
     LATHE_TRY(open_trial(g, target, &t, diag));
     enum lathe_status status = LATHE_OK;
     int m = lathe_feeds_mask(t.artifact);
@@ -381,6 +382,8 @@ enum lathe_status lathe_calibration_cosine(struct lathe_graph *g, const struct l
             struct lathe_comparison compared;
             lathe_compare(port->name, lathe_session_output(t.session, k), &runs->answers[i].at[k],
                           m >= 0 && port->per_token ? &runs->feeds[i].at[m] : NULL, &bounds, &compared);
+            argmax->rows += compared.rows;
+            argmax->flips += compared.flips;
             double found = compared.passed ? compared.cosine : -1;
             *cosine = found < *cosine ? found : *cosine;
         }

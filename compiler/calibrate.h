@@ -28,9 +28,14 @@ LATHE_NODISCARD enum lathe_status lathe_calibrate(struct lathe_graph *g, const s
 void lathe_calibration_free(struct lathe_calibration *c);
 void lathe_calibration_runs_free(struct lathe_calibration_runs *runs);
 
+/* Rows of all outputs whose largest element was compared, and those where it is another one than in f32. */
+struct lathe_argmax {
+    int64_t rows, flips;
+};
+
 /* The smallest cosine of an output of the graph, as it is now, with f32's answer over all runs (plain C operators, so
  * that the same choice follows on every machine). */
 LATHE_NODISCARD enum lathe_status lathe_calibration_cosine(struct lathe_graph *g, const struct lathe_target *target,
                                                            const struct lathe_calibration_runs *runs, double *cosine,
-                                                           struct lathe_diag *diag);
+                                                           struct lathe_argmax *argmax, struct lathe_diag *diag);
 #endif

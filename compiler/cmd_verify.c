@@ -34,6 +34,8 @@ static void record(struct request *q, const char *set, const char *output, const
     if (o) {
         json_object_set_new(o, "max_error", lathe_json_number(c->max_error));
         json_object_set_new(o, "cosine", lathe_json_number(c->cosine));
+        json_object_set_new(o, "argmax_rows", json_integer(c->rows));
+        json_object_set_new(o, "argmax_flips", json_integer(c->flips));
         json_object_set_new(o, "elements", json_integer(c->elements));
         json_object_set_new(o, "rows_left_out", json_integer(c->rows_left_out));
         json_object_set_new(o, "reason", c->passed ? json_null() : lathe_json_string(c->why));
@@ -44,6 +46,8 @@ static void record(struct request *q, const char *set, const char *output, const
     lathe_text_append(&q->text, "  ");
     lathe_append_printable(&q->text, output);
     lathe_text_append(&q->text, "  largest error %.3g, cosine %.6f", c->max_error, c->cosine);
+    if (c->flips)
+        lathe_text_append(&q->text, ", arg-max differs in %lld of %lld rows", (long long)c->flips, (long long)c->rows);
     if (c->rows_left_out)
         lathe_text_append(&q->text, ", %lld token rows at mask 0 left out", (long long)c->rows_left_out);
     lathe_text_append(&q->text, "\n");

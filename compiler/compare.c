@@ -101,6 +101,29 @@ static void tolerance_failed(const struct place *p, const struct lathe_data_tens
     out->passed = false;
 }
 
+/* Index of the first largest of n elements. */
+static size_t largest_of(enum lathe_dtype dtype, const void *data, size_t first, size_t n) {
+    size_t best = 0;
+    for (size_t i = 1; i < n; i++)
+        if (lathe_element_f64(dtype, data, first + i) > lathe_element_f64(dtype, data, first + best))
+            best = i;
+    return best;
+}
+
+static void count_flips(const struct lathe_tensor_view *got, const struct lathe_data_tensor *want,
+                        const struct lathe_data_tensor *mask, size_t row, struct lathe_comparison *out) {
+    size_t count = want->bytes / lathe_dtype_bytes(want->dtype);
+    size_t n = got->rank ? (size_t)got->dims[got->rank - 1] : 0;
+    if (n < 2 || !lathe_dtype_is_float(got->dtype) || (row && row % n))
+        return;
+    for (size_t at = 0; at < count; at += n) {
+        if (row && lathe_element_f64(mask->dtype, mask->data, at / row) == 0)
+            continue;
+        out->rows++;
+        out->flips += largest_of(got->dtype, got->data, at, n) != largest_of(want->dtype, want->data, at, n);
+    }
+}
+
 void lathe_compare(const char *name, const struct lathe_tensor_view *got, const struct lathe_data_tensor *want,
                    const struct lathe_data_tensor *mask, const struct lathe_bounds *bounds,
                    struct lathe_comparison *out) {
@@ -131,6 +154,7 @@ void lathe_compare(const char *name, const struct lathe_tensor_view *got, const 
             out->passed = false;
         }
     }
+    count_flips(got, want, mask, row, out);
     double norms = sqrt(sums.gg) * sqrt(sums.ww);
     out->cosine = norms > 0 ? sums.gw / norms : sums.gg == sums.ww;
     place.index = sums.worst_at;

@@ -18,7 +18,10 @@ struct lathe_comparison {
     double cosine;         /* 1 when both are zero */
     int64_t rows_left_out; /* token rows at mask 0 */
     int64_t elements;      /* compared */
-    char why[768];         /* the failed test: "logits[0,1] is 0.5, expected 0.25 (off by 0.25, atol 0.0001)" */
+    /* Of float outputs with a last axis of at least 2: rows compared along it, and those whose largest element (the
+     * first of equal ones) is another one than it should be: a class or token that would be answered differently. */
+    int64_t rows, flips;
+    char why[768]; /* the failed test: "logits[0,1] is 0.5, expected 0.25 (off by 0.25, atol 0.0001)" */
 };
 
 /* `mask` (may be NULL) is [B,S] of any integer or bool type; with it, rows [b,s,..] of outputs [B,S,..] at mask 0 are

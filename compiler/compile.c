@@ -484,14 +484,23 @@ static enum lathe_status compare_outputs(const struct job *j, const struct lathe
         struct lathe_comparison c;
         struct lathe_bounds bounds = bounds_for(j, &want->at[k]);
         lathe_checker_compare(checker, feeds, i, &want->at[k], &bounds, false, &c);
-        char text[448], cosine[96] = "";
+        char text[448], cosine[160] = "";
         if (j->bounds.has_cosine)
             snprintf(cosine, sizeof cosine, ": cosine %.6f, at least %g", c.cosine, j->bounds.min_cosine);
         size_t used = strlen(cosine);
         if (j->bounds.has_cosine && j->bounds.near > 0)
-            snprintf(cosine + used, sizeof cosine - used, " or all within %g", j->bounds.near);
+            used += (size_t)snprintf(cosine + used, sizeof cosine - used, " or all within %g", j->bounds.near);
+        if (j->bounds.has_cosine && c.rows > 0 && used < sizeof cosine)
+            snprintf(cosine + used, sizeof cosine - used, ", arg-max differs in %lld of %lld rows", (long long)c.flips,
+                     (long long)c.rows);
         snprintf(text, sizeof text, "%.200s against the unfused graph, %s%s", name, what, cosine);
-        lathe_report_verification(j->report, text, c.max_error, bounds.atol, c.passed);
+        struct lathe_report_compared compared = {.max_error = c.max_error,
+                                                 .bound = bounds.atol,
+                                                 .cosine = c.cosine,
+                                                 .rows = c.rows,
+                                                 .flips = c.flips,
+                                                 .passed = c.passed};
+        lathe_report_verification(j->report, text, &compared);
         if (!c.passed)
             return lathe_fail(j->diag, LATHE_MSG_VERIFY_FAILED, "verification against the unfused graph, %s: %s", what,
                               c.why);

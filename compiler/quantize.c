@@ -15,16 +15,18 @@ struct quantizing {
     struct lathe_quantize_log log;
     struct lathe_calibration calibration;
     struct lathe_calibration_runs runs;
+    struct lathe_argmax argmax; /* of the last comparison */
 };
 
 static enum lathe_status cosine_now(struct quantizing *q, double *cosine) {
-    return lathe_calibration_cosine(q->g, q->request->target, &q->runs, cosine, q->diag);
+    return lathe_calibration_cosine(q->g, q->request->target, &q->runs, cosine, &q->argmax, q->diag);
 }
 
 static void report_cosine(struct quantizing *q, double cosine, double bound) {
     char text[320];
-    snprintf(text, sizeof text, "cosine with f32 over the calibration (%.150s): %.6f, at least %g",
-             q->calibration.source, cosine, bound);
+    snprintf(text, sizeof text,
+             "cosine with f32 over the calibration (%.150s): %.6f, at least %g; arg-max differs in %lld of %lld rows",
+             q->calibration.source, cosine, bound, (long long)q->argmax.flips, (long long)q->argmax.rows);
     if (q->report)
         lathe_report_note(q->report, "quantization", text);
 }

@@ -217,7 +217,19 @@ void lathe_report_quantization(struct lathe_report *r, const char *layer, const 
     FIND(r, quantization, at, found, strcmp(r->quantization.at[mid].layer, layer))
     struct lathe_report_layer *q = found ? &r->quantization.at[at] : INSERT(r, quantization, at);
     if (q)
-        *q = (struct lathe_report_layer){found ? q->layer : keep(r, layer), keep(r, scheme), keep(r, why), error, kept};
+        *q = (struct lathe_report_layer){.layer = found ? q->layer : keep(r, layer),
+                                         .scheme = keep(r, scheme),
+                                         .why = keep(r, why),
+                                         .error = error,
+                                         .kept = kept};
+}
+
+void lathe_report_quantized(struct lathe_report *r, const char *layer, const struct lathe_report_stored *stored) {
+    FIND(r, quantization, at, found, strcmp(r->quantization.at[mid].layer, layer))
+    if (!found)
+        return;
+    r->quantization.at[at].has_stored = true;
+    r->quantization.at[at].stored = *stored;
 }
 
 void lathe_report_fallback_of(struct lathe_report *r, unsigned steps, bool allowed) {
@@ -247,11 +259,10 @@ void lathe_report_cast(struct lathe_report *r, const char *kind, const char *nam
         *c = (struct lathe_report_cast){keep(r, kind), keep(r, name), keep(r, op)};
 }
 
-void lathe_report_verification(struct lathe_report *r, const char *what, double max_error, double bound, bool passed) {
+void lathe_report_verification(struct lathe_report *r, const char *what, const struct lathe_report_compared *compared) {
     struct lathe_report_check *c = APPEND(r, checks);
     if (c)
-        *c = (struct lathe_report_check){
-            .what = keep(r, what), .max_error = max_error, .bound = bound, .passed = passed};
+        *c = (struct lathe_report_check){.what = keep(r, what), .c = *compared};
 }
 
 void lathe_report_cost(struct lathe_report *r, const struct lathe_target *target,

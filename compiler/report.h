@@ -38,6 +38,15 @@ void lathe_report_shape(struct lathe_report *r, const char *role, const char *na
 /* steps of the plan by operator, and the share of multiply-adds each has */
 void lathe_report_step(struct lathe_report *r, const char *op, unsigned count, double share_of_flops);
 void lathe_report_note(struct lathe_report *r, const char *key, const char *value);
+/* What the weights of a layer in `quantization` became: smallest and largest number stored, how many of `count` lay
+ * beyond the range and were cut to its end (saturated), how many of the others are no multiple of their scale
+ * (rounded), and the range that the inputs had in the calibration. */
+struct lathe_report_stored {
+    int min, max;
+    int64_t count, saturated, rounded;
+    double input_low, input_high;
+};
+void lathe_report_quantized(struct lathe_report *r, const char *layer, const struct lathe_report_stored *stored);
 void lathe_report_quantization(struct lathe_report *r, const char *layer, const char *scheme, double error, bool kept,
                                const char *why);
 /* fallback: the steps of the plan, whether some may stay on the host, and each that does: its operator and node. Never
@@ -48,8 +57,14 @@ void lathe_report_fallback(struct lathe_report *r, const char *op, const char *n
  * node gives out, or an input) or "constant"; the operator that makes or computes it, "" for inputs and constants. */
 void lathe_report_cast_policy(struct lathe_report *r, const char *policy);
 void lathe_report_cast(struct lathe_report *r, const char *kind, const char *name, const char *op);
-/* verification: what was compared, the largest absolute error, its bound and whether it passed */
-void lathe_report_verification(struct lathe_report *r, const char *what, double max_error, double bound, bool passed);
+/* verification: what was compared, and what came out */
+struct lathe_report_compared {
+    double max_error, bound; /* absolute */
+    double cosine;
+    int64_t rows, flips; /* rows whose largest element was compared, and where it is another one */
+    bool passed;
+};
+void lathe_report_verification(struct lathe_report *r, const char *what, const struct lathe_report_compared *compared);
 /* A comparison that could not be made, and why. */
 void lathe_report_unverified(struct lathe_report *r, const char *what, const char *why);
 /* What runs are predicted to take on the target (cost.h), and the figures that say so; the last call stays. */

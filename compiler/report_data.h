@@ -43,7 +43,8 @@ struct lathe_report_fact {
 struct lathe_report_layer {
     const char *layer, *scheme, *why;
     double error;
-    bool kept;
+    bool kept, has_stored;
+    struct lathe_report_stored stored;
 };
 struct lathe_report_cast {
     const char *kind, *name, *op;
@@ -53,8 +54,7 @@ struct lathe_report_host_step {
 };
 struct lathe_report_check {
     const char *what;
-    double max_error, bound;
-    bool passed;
+    struct lathe_report_compared c;
 };
 
 struct lathe_report {
@@ -95,10 +95,10 @@ struct lathe_report {
         bool allowed;
         LATHE_REPORT_LIST(struct lathe_report_host_step) at_host; /* sorted by operator, in the order of the plan */
     } fallback;
-    const char *cast_policy;                                   /* NULL: none */
-    LATHE_REPORT_LIST(struct lathe_report_cast) casts;         /* sorted by kind, name */
-    LATHE_REPORT_LIST(struct lathe_report_check) checks;       /* in the order given */
-    LATHE_REPORT_LIST(struct lathe_report_fact) skipped;       /* what could not be compared, and why */
+    const char *cast_policy;                             /* NULL: none */
+    LATHE_REPORT_LIST(struct lathe_report_cast) casts;   /* sorted by kind, name */
+    LATHE_REPORT_LIST(struct lathe_report_check) checks; /* in the order given */
+    LATHE_REPORT_LIST(struct lathe_report_fact) skipped; /* what could not be compared, and why */
 };
 
 /* The target whose figures the prediction takes. */

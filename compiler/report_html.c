@@ -149,7 +149,7 @@ static void header(const struct lathe_report *r, struct lathe_text *out) {
 static void tiles(const struct lathe_report *r, struct lathe_text *out) {
     bool passed = true;
     for (unsigned i = 0; i < r->checks.count; i++)
-        passed &= r->checks.at[i].passed;
+        passed &= r->checks.at[i].c.passed;
     lathe_text_append(out, "<div class=\"tiles\">\n");
     tile(out,
          !r->checks.count ? "not run"
@@ -334,7 +334,7 @@ static void passes(const struct lathe_report *r, struct lathe_text *out) {
 static void quantization(const struct lathe_report *r, struct lathe_text *out) {
     if (!r->quantization.count)
         return;
-    open_table(out, "Precision of the layers", "Layer|Scheme|#Error|Kept|Why");
+    open_table(out, "Precision of the layers", "Layer|Scheme|#Error|Kept|#Stored|#Saturated|Why");
     for (unsigned i = 0; i < r->quantization.count; i++) {
         const struct lathe_report_layer *q = &r->quantization.at[i];
         lathe_text_append(out, "<tr>");
@@ -342,6 +342,11 @@ static void quantization(const struct lathe_report *r, struct lathe_text *out) {
         cell(out, "k", q->scheme);
         lathe_text_append(out, "<td class=\"n\">%.3g</td>", q->error);
         cell(out, q->kept ? "k good" : "k warn", q->kept ? "yes" : "no");
+        if (q->has_stored)
+            lathe_text_append(out, "<td class=\"n\">%d to %d</td><td class=\"n\">%lld</td>", q->stored.min,
+                              q->stored.max, (long long)q->stored.saturated);
+        else
+            lathe_text_append(out, "<td></td><td></td>");
         cell(out, "", q->why);
         lathe_text_append(out, "</tr>\n");
     }
@@ -386,8 +391,8 @@ static void checks(const struct lathe_report *r, struct lathe_text *out) {
         const struct lathe_report_check *c = &r->checks.at[i];
         lathe_text_append(out, "<tr>");
         cell(out, "", c->what);
-        lathe_text_append(out, "<td class=\"n\">%.3g</td><td class=\"n\">%.3g</td>", c->max_error, c->bound);
-        cell(out, c->passed ? "k good" : "k bad", c->passed ? "passed" : "failed");
+        lathe_text_append(out, "<td class=\"n\">%.3g</td><td class=\"n\">%.3g</td>", c->c.max_error, c->c.bound);
+        cell(out, c->c.passed ? "k good" : "k bad", c->c.passed ? "passed" : "failed");
         lathe_text_append(out, "</tr>\n");
     }
     for (unsigned i = 0; i < r->skipped.count; i++) {

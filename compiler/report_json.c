@@ -89,6 +89,15 @@ static json_t *quantization(const struct lathe_report *r) {
         put(o, "error", lathe_json_number(q->error));
         put(o, "kept", json_boolean(q->kept));
         put_text(o, "why", q->why);
+        if (q->has_stored) {
+            put(o, "stored_min", json_integer(q->stored.min));
+            put(o, "stored_max", json_integer(q->stored.max));
+            put_count(o, "weights", (uint64_t)q->stored.count);
+            put_count(o, "saturated", (uint64_t)q->stored.saturated);
+            put_count(o, "rounded", (uint64_t)q->stored.rounded);
+            put(o, "input_low", lathe_json_number(q->stored.input_low));
+            put(o, "input_high", lathe_json_number(q->stored.input_high));
+        }
         json_array_append_new(list, o);
     }
     return list;
@@ -275,11 +284,14 @@ static json_t *verification(const struct lathe_report *r) {
         const struct lathe_report_check *c = &r->checks.at[i];
         json_t *check = json_object();
         put_text(check, "what", c->what);
-        put(check, "max_error", lathe_json_number(c->max_error));
-        put(check, "bound", lathe_json_number(c->bound));
-        put(check, "passed", json_boolean(c->passed));
+        put(check, "max_error", lathe_json_number(c->c.max_error));
+        put(check, "bound", lathe_json_number(c->c.bound));
+        put(check, "cosine", lathe_json_number(c->c.cosine));
+        put_count(check, "argmax_rows", (uint64_t)c->c.rows);
+        put_count(check, "argmax_flips", (uint64_t)c->c.flips);
+        put(check, "passed", json_boolean(c->c.passed));
         json_array_append_new(list, check);
-        passed &= c->passed;
+        passed &= c->c.passed;
     }
     put(o, "passed", r->checks.count ? json_boolean(passed) : json_null());
     put(o, "checks", list);

@@ -120,6 +120,9 @@ static void quantization(const struct lathe_report *r, struct lathe_text *out) {
         lathe_text_append(out, ": %s, error %.3g", q->scheme, q->error);
         if (!q->kept)
             lathe_text_append(out, ", kept in higher precision");
+        if (q->has_stored)
+            lathe_text_append(out, ", %d to %d, %lld of %lld saturated", q->stored.min, q->stored.max,
+                              (long long)q->stored.saturated, (long long)q->stored.count);
         if (q->why[0]) {
             lathe_text_append(out, " (");
             lathe_append_printable(out, q->why);
@@ -274,9 +277,9 @@ static void checks(const struct lathe_report *r, struct lathe_text *out) {
     for (unsigned i = 0; i < r->checks.count; i++) {
         const struct lathe_report_check *c = &r->checks.at[i];
         label(out, i ? "" : "verification");
-        lathe_text_append(out, "%s: ", c->passed ? "passed" : "FAILED");
+        lathe_text_append(out, "%s: ", c->c.passed ? "passed" : "FAILED");
         lathe_append_printable(out, c->what);
-        lathe_text_append(out, ", largest error %.3g, bound %.3g\n", c->max_error, c->bound);
+        lathe_text_append(out, ", largest error %.3g, bound %.3g\n", c->c.max_error, c->c.bound);
     }
     for (unsigned i = 0; i < r->skipped.count; i++) {
         label(out, i || r->checks.count ? "" : "verification");

@@ -209,11 +209,20 @@ static void tell_quantized(struct lathe_pass_ctx *ctx, lathe_node_id n, const st
     else if (s->table != LATHE_NONE)
         snprintf(weights, sizeof weights, "weights rounded to the nearest: they are a table of look-ups too");
     else
-        snprintf(weights, sizeof weights, "%.2g %% of the weights at the end of their range%s%s",
-                 100 * s->layer.clipped, s->rounded[0] ? ", the source's own rounded anew: " : "", s->rounded);
+        snprintf(weights, sizeof weights, "rounded for low error%s%s",
+                 s->rounded[0] ? ", the source's own rounded anew: " : "", s->rounded);
     snprintf(why, sizeof why, "input %.4g to %.4g over %lld rows%s, %s", (double)seen->low, (double)seen->high,
              (long long)seen->seen, smoothing, weights);
     tell(ctx, n, scheme, s->layer.error, true, why);
+    const struct lathe_report_stored stored = {.min = s->layer.min,
+                                               .max = s->layer.max,
+                                               .count = lathe_value_count(ctx->graph, s->weight),
+                                               .saturated = s->layer.saturated,
+                                               .rounded = s->layer.rounded,
+                                               .input_low = (double)seen->low,
+                                               .input_high = (double)seen->high};
+    if (ctx->report)
+        lathe_report_quantized(ctx->report, ctx->graph->nodes[n].name, &stored);
 }
 
 /* ---- the pass */

@@ -22,7 +22,9 @@ struct lathe_q8_layer {
     float *x_scale; /* [k], NULL: columns are left as they are */
     double error;   /* |y8 - y| / |y| over the sample */
     double alpha;   /* of the smoothing, 0: none */
-    double clipped; /* share of the weights at the ends of their range */
+    int min, max;   /* of w */
+    /* weights beyond the range, cut to its end; of the others those that are no multiple of their scale */
+    int64_t saturated, rounded;
 };
 
 /* `out` arrays are allocated in `arena`, unless they are given. LATHE_INTERNAL with LATHE_MSG_NO_MEMORY when memory

@@ -32,7 +32,11 @@ static struct lathe_report *sample(bool reversed) {
     lathe_report_shape(r, "limit", "max_length", "", "512");
     lathe_report_step(r, "linear", 4, 0.9);
     lathe_report_step(r, "attention", 2, 0.1);
-    lathe_report_verification(r, "logits", 1e-7, 1e-4, true);
+    const struct lathe_report_compared compared = {
+        .max_error = 1e-7, .bound = 1e-4, .cosine = 0.5, .rows = 9, .flips = 2, .passed = true};
+    lathe_report_verification(r, "logits", &compared);
+    lathe_report_quantization(r, "fc", "s8", 0.01, true, "why");
+    lathe_report_quantized(r, "fc", &(struct lathe_report_stored){-127, 126, 1000, 3, 990, -1.5, 2.5});
     lathe_report_unverified(r, "batch 3", "refused");
     assert_false(lathe_report_failed(r));
     return r;
@@ -64,6 +68,14 @@ static void json_keys(void **state) {
     assert_int_equal(json_array_size(json_object_get(o, "warnings")), 3);
     json_t *opset = json_object_get(json_object_get(o, "source"), "opset");
     assert_int_equal(json_integer_value(json_object_get(opset, "ai.onnx")), 17);
+    json_t *check = json_array_get(json_object_get(json_object_get(o, "verification"), "checks"), 0);
+    assert_int_equal(json_integer_value(json_object_get(check, "argmax_rows")), 9);
+    assert_int_equal(json_integer_value(json_object_get(check, "argmax_flips")), 2);
+    json_t *layer = json_array_get(json_object_get(o, "quantization"), 0);
+    assert_int_equal(json_integer_value(json_object_get(layer, "stored_min")), -127);
+    assert_int_equal(json_integer_value(json_object_get(layer, "stored_max")), 126);
+    assert_int_equal(json_integer_value(json_object_get(layer, "saturated")), 3);
+    assert_int_equal(json_integer_value(json_object_get(layer, "rounded")), 990);
     json_t *shapes = json_object_get(o, "shapes");
     assert_int_equal(json_integer_value(json_object_get(shapes, "max_length")), 512);
     json_t *dims = json_object_get(json_array_get(json_object_get(shapes, "outputs"), 0), "shape");
