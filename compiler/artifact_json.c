@@ -133,8 +133,8 @@ static enum lathe_status report(const struct lathe_artifact *a, json_t **out, st
 }
 
 static void merge_report(json_t *o, json_t *compiled) {
-    static const char *const keys[] = {"precision",    "fusions", "missed", "warnings",
-                                       "quantization", "casts", "fallback",   "cost",   "notes"};
+    static const char *const keys[] = {"precision", "fusions",  "missed", "warnings", "quantization",
+                                       "casts",     "fallback", "cost",   "savings",  "notes"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         json_t *value = json_object_get(compiled, keys[i]);
         if (value)

@@ -67,6 +67,19 @@ void lathe_cost_predict(const struct lathe_cost_model *model, struct lathe_cost_
 unsigned lathe_cost_predict_all(const struct lathe_plan *plan, const struct lathe_target *target, int64_t max_batch,
                                 int64_t max_seq, struct lathe_cost_prediction *out);
 
+/* Work that is not done, as shares of the multiply-adds that would be. */
+struct lathe_cost_savings {
+    int64_t length;   /* tokens of the one sequence that it is told for; 0: the plan has none */
+    double products;  /* multiply-adds that are left */
+    double trimmed;   /* share that rows nobody reads would add (trim_unused_rows) */
+    bool packs;       /* padding costs nothing (pack_rows): */
+    double packed[2]; /* share saved when 25 % of the places of a batch are padding, and when 50 % are */
+};
+/* `row`, `pair`: multiply-adds that trim_unused_rows took off for each row of a sequence but one, and for each pair of
+ * one of these and a key. False when memory runs out. */
+bool lathe_cost_saved(const struct lathe_plan *plan, double row, double pair, int64_t max_batch, int64_t max_seq,
+                      struct lathe_cost_savings *out);
+
 /* The tables of a plan that is being made, as those of an artifact. `head` and `out` are the caller's. */
 void lathe_cost_plan_of(const struct lathe_lowered *lowered, struct lathe_fmt_plan *head, struct lathe_plan *out);
 /* Writes the field `cost` of every step. False when memory runs out. */

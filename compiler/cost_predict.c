@@ -48,6 +48,21 @@ void lathe_cost_predict(const struct lathe_cost_model *model, struct lathe_cost_
             out->bound = (enum lathe_cost_bound)b;
 }
 
+/* Multiply-adds of one sequence of `seq` tokens; a target of any figures will do. */
+static double products_at(const struct lathe_plan *plan, int64_t seq, int64_t max_batch, int64_t max_seq,
+                          int64_t *dims) {
+    static const struct lathe_target any = {.ghz = 1, .cost = {.f32 = 1, .efficiency = 1, .core_gbps = 1}};
+    struct lathe_cost_model model = {.plan = plan, .target = &any, .threads = 1};
+    double sum = 0;
+    lathe_cost_sizes(&model, 1, seq, max_batch, max_seq, dims);
+    for (uint32_t i = 0; i < plan->head->step_count; i++) {
+        struct lathe_step_cost c;
+        lathe_cost_step(&model, i, &c);
+        sum += c.products;
+    }
+    return sum;
+}
+
 /* The sizes of the sequence: its symbol, or NULL where it is fixed. */
 static const struct lathe_fmt_symbol *sequence_of(const struct lathe_plan *plan) {
     for (uint32_t i = 0; i < plan->head->symbol_count; i++)
@@ -87,4 +102,28 @@ unsigned lathe_cost_predict_all(const struct lathe_plan *plan, const struct lath
         }
     free(dims);
     return n;
+}
+
+bool lathe_cost_saved(const struct lathe_plan *plan, double row, double pair, int64_t max_batch, int64_t max_seq,
+                      struct lathe_cost_savings *out) {
+    const struct lathe_fmt_symbol *s = sequence_of(plan);
+    *out = (struct lathe_cost_savings){.length = s ? s->max : max_seq};
+    if (out->length <= 0)
+        return true;
+    if (s && out->length > 128)
+        out->length = s->min > 128 ? s->min : 128;
+    int64_t *dims = calloc((size_t)plan->head->dim_count + 1, sizeof *dims);
+    if (!dims)
+        return false;
+    double length = (double)out->length, taken = (length - 1) * (row + length * pair);
+    out->products = products_at(plan, out->length, max_batch, max_seq, dims);
+    out->trimmed = out->products + taken > 0 ? taken / (out->products + taken) : 0;
+    for (uint32_t i = 0; s && i < plan->head->symbol_count; i++)
+        out->packs |= plan->symbols[i].source == LATHE_SYMBOL_ROWS;
+    for (int p = 0; out->packs && p < 2; p++) {
+        int64_t real = out->length - out->length * (p + 1) / 4;
+        out->packed[p] = out->products > 0 ? 1 - products_at(plan, real, max_batch, max_seq, dims) / out->products : 0;
+    }
+    free(dims);
+    return true;
 }

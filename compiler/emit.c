@@ -519,6 +519,11 @@ static void predict(const struct lathe_lowered *l, struct lathe_report *report) 
     lathe_cost_plan_of(l, &head, &plan);
     unsigned count = lathe_cost_predict_all(&plan, l->options->target, l->max_batch, l->max_seq, all);
     lathe_report_cost(report, l->options->target, all, count);
+    struct lathe_cost_savings savings;
+    double row, pair;
+    lathe_report_trimmed_work(report, &row, &pair);
+    if (lathe_cost_saved(&plan, row, pair, l->max_batch, l->max_seq, &savings))
+        lathe_report_savings(report, &savings);
 }
 
 static void report_memory(const struct emitter *e, struct lathe_report *report, uint64_t file) {

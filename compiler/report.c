@@ -274,6 +274,20 @@ void lathe_report_cost(struct lathe_report *r, const struct lathe_target *target
     memcpy(r->cost.at, predictions, r->cost.count * sizeof *predictions);
 }
 
+void lathe_report_trimmed(struct lathe_report *r, double row, double pair) {
+    r->trimmed.row = row;
+    r->trimmed.pair = pair;
+}
+
+void lathe_report_trimmed_work(const struct lathe_report *r, double *row, double *pair) {
+    *row = r->trimmed.row;
+    *pair = r->trimmed.pair;
+}
+
+void lathe_report_savings(struct lathe_report *r, const struct lathe_cost_savings *savings) {
+    r->savings = *savings;
+}
+
 const char *lathe_report_cost_from(const struct lathe_report *r) {
     return r->cost.target.cost_from[0] ? r->cost.target.cost_from : r->cost.target.name;
 }

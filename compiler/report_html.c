@@ -310,6 +310,23 @@ static void placement(const struct lathe_report *r, struct lathe_text *out) {
     close_table(out);
 }
 
+static void savings(const struct lathe_report *r, struct lathe_text *out) {
+    const struct lathe_cost_savings *s = &r->savings;
+    if (!s->length)
+        return;
+    open_table(out, "Work not done, of the multiply-adds", "What|#Share|");
+    lathe_text_append(out, "<tr><td>rows that nobody reads, at %lld tokens</td><td class=\"n\">%.1f %%</td>",
+                      (long long)s->length, 100 * s->trimmed);
+    bar_cell(out, s->trimmed);
+    for (int p = 0; s->packs && p < 2; p++) {
+        lathe_text_append(out, "</tr>\n<tr><td>padding, %d %% of a batch</td><td class=\"n\">%.1f %%</td>",
+                          25 * (p + 1), 100 * s->packed[p]);
+        bar_cell(out, s->packed[p]);
+    }
+    lathe_text_append(out, "</tr>\n");
+    close_table(out);
+}
+
 static void passes(const struct lathe_report *r, struct lathe_text *out) {
     if (!r->passes.count)
         return;
@@ -430,6 +447,7 @@ void lathe_report_html(const struct lathe_report *r, struct lathe_text *out) {
     checks(r, out);
     shapes(r, out);
     steps(r, out);
+    savings(r, out);
     cost(r, out);
     placement(r, out);
     passes(r, out);

@@ -270,6 +270,24 @@ static json_t *placement(const struct lathe_report *r) {
     return o;
 }
 
+static json_t *savings(const struct lathe_report *r) {
+    const struct lathe_cost_savings *s = &r->savings;
+    if (!s->length)
+        return json_null();
+    json_t *o = json_object(), *packed = json_array();
+    put_count(o, "length", (uint64_t)s->length);
+    put(o, "multiply_adds", rounded(s->products));
+    put(o, "trim_unused_rows", rounded(s->trimmed));
+    for (int p = 0; s->packs && p < 2; p++) {
+        json_t *one = json_object();
+        put(one, "padding", lathe_json_number(0.25 * (p + 1)));
+        put(one, "share", rounded(s->packed[p]));
+        json_array_append_new(packed, one);
+    }
+    put(o, "pack_rows", packed);
+    return o;
+}
+
 static json_t *notes(const struct lathe_report *r) {
     json_t *o = json_object();
     for (unsigned i = 0; i < r->notes.count; i++)
@@ -325,6 +343,7 @@ void lathe_report_json(const struct lathe_report *r, bool stable, struct lathe_t
         put(o, "fallback", fallback(r));
     put(o, "memory", memory(r));
     put(o, "cost", cost(r));
+    put(o, "savings", savings(r));
     put(o, "placement", placement(r));
     put(o, "verification", verification(r));
     put(o, "notes", notes(r));

@@ -256,6 +256,20 @@ static void placement(const struct lathe_report *r, struct lathe_text *out) {
     }
 }
 
+static void savings(const struct lathe_report *r, struct lathe_text *out) {
+    const struct lathe_cost_savings *s = &r->savings;
+    if (!s->length)
+        return;
+    label(out, "not computed");
+    lathe_text_append(out, "of the multiply-adds at %lld tokens: %.1f %% for rows nobody reads; ", (long long)s->length,
+                      100 * s->trimmed);
+    if (s->packs)
+        lathe_text_append(out, "in a batch with 25 %% padding %.1f %%, with 50 %% %.1f %%\n", 100 * s->packed[0],
+                          100 * s->packed[1]);
+    else
+        lathe_text_append(out, "padding is computed\n");
+}
+
 /* Passes that changed something, and the time of all. */
 static void passes(const struct lathe_report *r, struct lathe_text *out) {
     if (!r->passes.count)
@@ -308,6 +322,7 @@ void lathe_report_summary(const struct lathe_report *r, unsigned misses, struct 
     passes(r, out);
     steps(r, out);
     memory(r, out);
+    savings(r, out);
     cost(r, out);
     placement(r, out);
     checks(r, out);

@@ -5,6 +5,7 @@
  * taken position reads, runs on one row a sequence instead. attention_rows then gets one query a sequence (attribute
  * `start`: its position) with all keys; where Q, K and V are one product, the part of Q leaves it. */
 #include "match.h"
+#include "report.h"
 
 #include <string.h>
 
@@ -16,6 +17,7 @@ struct trimming {
     int64_t position;
     uint32_t values, nodes;
     uint8_t *trimmed;      /* a node runs on one row a sequence */
+    double row, pair;      /* multiply-adds saved for each other row, and for each pair of one and a key */
     lathe_value_id *taken; /* a value of all rows: its row at the position; LATHE_NONE: not made yet */
 };
 
@@ -240,6 +242,9 @@ static bool split_product(struct trimming *t, lathe_node_id n) {
     lathe_value_id q = row == LATHE_NONE ? LATHE_NONE : linear_columns(t, linear, row, 0, width);
     if (q == LATHE_NONE)
         return false;
+    int64_t k;
+    if (lathe_value_dim_is(g, row, -1, &k))
+        t->row += (double)k * (double)width;
     lathe_node_set_input(g, n, 0, q);
     lathe_node_set_input(g, n, 1, kv);
     lathe_node_set_input(g, n, 2, kv);
@@ -249,9 +254,31 @@ static bool split_product(struct trimming *t, lathe_node_id n) {
     return true;
 }
 
+/* What n costs for each row that it has no more. */
+static void count_saved(struct trimming *t, lathe_node_id n) {
+    struct lathe_graph *g = t->g;
+    struct lathe_attrs attrs = lathe_node_attrs(g, n);
+    int64_t k, columns, d = lathe_attr_int(&attrs, LATHE_ATTR_HEAD_DIM, 0);
+    switch (g->nodes[n].op) {
+    case LATHE_OP_LINEAR:
+    case LATHE_OP_MATMUL:
+    case LATHE_OP_MATMUL_NBITS:
+        if (lathe_value_dim_is(g, g->nodes[n].in[0], -1, &k) && lathe_value_dim_is(g, g->nodes[n].out[0], -1, &columns))
+            t->row += (double)k * (double)columns;
+        return;
+    case LATHE_OP_ATTENTION_ROWS:
+        t->pair += (double)lathe_attr_int(&attrs, LATHE_ATTR_HEADS, 0) *
+                   (double)(d + lathe_attr_int(&attrs, LATHE_ATTR_V_HEAD_DIM, d));
+        return;
+    default:
+        return;
+    }
+}
+
 static bool rewrite(struct trimming *t, lathe_node_id n) {
     struct lathe_graph *g = t->g;
     bool attention = g->nodes[n].op == LATHE_OP_ATTENTION_ROWS;
+    count_saved(t, n);
     if (!attention || !has_rows(t, g->nodes[n].in[0]) || !split_product(t, n))
         for (uint32_t i = 0; i < g->nodes[n].n_in; i++) {
             if (!reads_row(t, n, i) || !has_rows(t, g->nodes[n].in[i]))
@@ -308,6 +335,8 @@ static bool trim(struct lathe_pass_ctx *ctx, lathe_node_id first_take) {
         if (!rewrite(&t, order[--count]))
             return false;
     ctx->changes += products;
+    if (products && ctx->report)
+        lathe_report_trimmed(ctx->report, t.row, t.pair);
     if (products)
         lathe_pass_note(ctx, "trimmed_rows", "%u products run on the one token a sequence that an output reads",
                         products);

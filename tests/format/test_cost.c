@@ -3,6 +3,7 @@
 #include "built_graph.h"
 #include "cost.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -172,6 +173,23 @@ static void figures(void **state) {
     free_built(&b);
 }
 
+/* What is trimmed counts for all rows but one; a plan that packs no rows saves nothing on padding. */
+static void saved(void **state) {
+    (void)state;
+    struct built b;
+    struct lathe_cost_savings none, some;
+    build(&b, 256, "haswell", 512);
+    assert_true(lathe_cost_saved(&b.artifact->plan, 0, 0, 4, 512, &none));
+    assert_int_equal(none.length, 128);
+    /* per token: 64 x (192 + 64) + 2 x 64 x 256 of the products, 128 keys x 4 heads x 32 of the attention */
+    assert_true(none.products == 128.0 * (64 * 256 + 2 * 64 * 256 + 128 * 4 * 32));
+    assert_true(none.trimmed == 0 && !none.packs);
+    assert_true(lathe_cost_saved(&b.artifact->plan, 1000, 10, 4, 512, &some));
+    double taken = 127.0 * (1000 + 128 * 10);
+    assert_true(fabs(some.trimmed - taken / (none.products + taken)) < 1e-12);
+    free_built(&b);
+}
+
 /* A machine at hand is described by a shipped target, the same each time. */
 static void native(void **state) {
     (void)state;
@@ -188,7 +206,7 @@ static void native(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps),   cmocka_unit_test(not_known), cmocka_unit_test(predictions),
-        cmocka_unit_test(figures), cmocka_unit_test(native),
+        cmocka_unit_test(figures), cmocka_unit_test(native),    cmocka_unit_test(saved),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
