@@ -200,7 +200,8 @@ static json_t *rounded(double x) {
     return lathe_json_number(strtod(text, NULL));
 }
 
-static json_t *cost_assumptions(const struct lathe_report *r) {
+/* The copy in an artifact leaves out what `lathe targets` tells, and the shares. */
+static json_t *cost_assumptions(const struct lathe_report *r, bool stable) {
     static const struct {
         const char *key;
         size_t at;
@@ -212,6 +213,10 @@ static json_t *cost_assumptions(const struct lathe_report *r) {
     const struct lathe_target *t = &r->cost.target;
     json_t *o = json_object(), *figures = json_object();
     put_text(o, "figures_of", lathe_report_cost_from(r));
+    if (stable) {
+        json_decref(figures);
+        return o;
+    }
     put_text(o, "text",
              "estimated from the figures of the target, not measured; one run at a time, weights as warm as "
              "repeated runs leave them, every token real");
@@ -224,7 +229,7 @@ static json_t *cost_assumptions(const struct lathe_report *r) {
     return o;
 }
 
-static json_t *cost(const struct lathe_report *r) {
+static json_t *cost(const struct lathe_report *r, bool stable) {
     if (!r->cost.count)
         return json_null();
     json_t *o = json_object(), *list = json_array();
@@ -238,11 +243,14 @@ static json_t *cost(const struct lathe_report *r) {
         put_text(one, "bound", lathe_cost_bound_name(p->bound));
         for (unsigned k = 0; k < LATHE_COST_KINDS; k++)
             put(share, lathe_cost_kind_name((enum lathe_cost_kind)k), rounded(p->share[k]));
-        put(one, "share", share);
-        put(one, "multiply_adds", rounded(p->products));
+        if (!stable) {
+            put(one, "share", json_incref(share));
+            put(one, "multiply_adds", rounded(p->products));
+        }
+        json_decref(share);
         json_array_append_new(list, one);
     }
-    put(o, "assumptions", cost_assumptions(r));
+    put(o, "assumptions", cost_assumptions(r, stable));
     put(o, "predictions", list);
     return o;
 }
@@ -342,7 +350,7 @@ void lathe_report_json(const struct lathe_report *r, bool stable, struct lathe_t
     if (r->fallback.steps)
         put(o, "fallback", fallback(r));
     put(o, "memory", memory(r));
-    put(o, "cost", cost(r));
+    put(o, "cost", cost(r, stable));
     put(o, "savings", savings(r));
     put(o, "placement", placement(r));
     put(o, "verification", verification(r));
