@@ -151,10 +151,15 @@ done:
 /* ---- replaying */
 
 double lathe_known_answer_bound(const struct lathe_artifact *artifact) {
-    for (uint32_t s = 0; s < artifact->plan.head->step_count; s++)
-        if (artifact->plan.steps[s].op == LATHE_OP_ROUND_BF16)
+    double bound = LATHE_VERIFY_ATOL;
+    for (uint32_t s = 0; s < artifact->plan.head->step_count; s++) {
+        unsigned op = artifact->plan.steps[s].op;
+        if (op == LATHE_OP_ROUND_BF16)
             return LATHE_CAST_REPLAY;
-    return LATHE_VERIFY_ATOL;
+        if (op == LATHE_OP_LINEAR_BF16 || op == LATHE_OP_LINEAR_Q8)
+            bound = LATHE_ROUNDED_REPLAY;
+    }
+    return bound;
 }
 
 static double element(enum lathe_dtype dtype, const uint8_t *p) {

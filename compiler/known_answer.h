@@ -15,8 +15,9 @@ struct lathe_known_answer_result {
     double max_error;  /* largest |got - want| over max(1, |want|); NaN where only one of them is */
     uint64_t compared; /* elements */
 };
-/* The largest max_error that is right. Between kernels the last bits of f32 differ; where the plan rounds every tensor to
- * bf16, such a bit can move a number by a whole step of bf16, and what is computed from it again. */
+/* The largest max_error that is right. Between kernels the last bits of f32 differ; where the plan rounds what it computes
+ * with, such a bit can move a number by a whole step of bf16 or of 8 bits. The plain C kernels, which made the answer,
+ * reproduce it within LATHE_VERIFY_ATOL in every plan. */
 double lathe_known_answer_bound(const struct lathe_artifact *artifact);
 /* Replays it with the kernels of this machine (or those of the options). LATHE_INVALID when the section is damaged. */
 LATHE_NODISCARD enum lathe_status lathe_known_answer_replay(struct lathe_artifact *artifact,

@@ -23,7 +23,8 @@ enum lathe_verify_mode {
 #define LATHE_BF16_NEAR         4e-3  /* ... or every element within half a last place of bf16 at 1 */
 #define LATHE_CAST_MIN_COSINE   0.995 /* the same for --cast all, where every tensor is rounded, ... */
 #define LATHE_CAST_NEAR         1.6e-2 /* ... or two last places at 1 */
-#define LATHE_CAST_REPLAY       6.25e-2 /* of the known answer between kernels, with --cast all: 8 last places at 1 */
+#define LATHE_ROUNDED_REPLAY    3.2e-2 /* of the known answer between kernels, with products in bf16 or 8 bits, ... */
+#define LATHE_CAST_REPLAY       6.25e-2 /* ... and with --cast all: 4 and 8 last places of bf16 at 1 */
 #define LATHE_VERIFY_QUANTIZED_COSINE 0.995 /* of each output, when the source quantizes activations */
 
 struct lathe_compile_options {
