@@ -69,7 +69,7 @@ static unsigned bucket_trials(const struct lathe_artifact *a, struct lathe_trial
         if (served || count == capacity)
             continue;
         struct lathe_trial *t = &out[count++];
-        *t = (struct lathe_trial){.batch = k + 1 == b->list.count && b->has_batch ? 3 : 1, .seq = seq};
+        *t = (struct lathe_trial){.batch = full && b->has_batch && seq <= 32 ? 3 : 1, .seq = seq};
         if (!b->has_batch || b->whole)
             t->batch = b->sizes[k].batch;
         for (unsigned r = 0; r < sizeof t->lengths / sizeof *t->lengths; r++)
