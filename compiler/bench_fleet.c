@@ -204,6 +204,7 @@ enum lathe_status lathe_bench_fleet(const struct lathe_bench_request *q, struct 
                                           .max_seq = q->seq <= lathe_artifact_max_length(a) ? q->seq : 0,
                                           .cpu_mask = session->cpu_mask,
                                           .plain_c = session->plain_c,
+                                          .truncate = session->truncate,
                                           .measure = true};
     LATHE_TRY(lathe_fleet_new(a, &options, &f, diag));
     warn_cores(f);

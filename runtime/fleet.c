@@ -177,7 +177,8 @@ static enum lathe_status make_slots(struct lathe_fleet *f, struct lathe_artifact
                                                .max_seq = o->max_seq,
                                                .cpu_mask = o->cpu_mask,
                                                .plain_c = o->plain_c,
-                                               .poison = o->poison};
+                                               .poison = o->poison,
+                                               .truncate = o->truncate};
     f->requests = calloc(f->slot_count, sizeof *f->requests);
     if (!f->requests || !lathe_slot_queue_init(&f->idle, f->slot_count, true))
         return no_memory(f, diag);
@@ -411,6 +412,10 @@ enum lathe_status lathe_request_run(struct lathe_request *r, struct lathe_diag *
 
 const struct lathe_tensor_view *lathe_request_output(const struct lathe_request *r, unsigned index) {
     return r->answered ? lathe_session_output(r->session, index) : NULL;
+}
+
+unsigned lathe_request_truncated_rows(const struct lathe_request *r) {
+    return r->answered ? lathe_session_truncated_rows(r->session) : 0;
 }
 
 unsigned lathe_request_flagged_rows(const struct lathe_request *r) {

@@ -192,6 +192,7 @@ struct lathe_fleet_options {
     uint64_t cpu_mask;     /* as of a session */
     bool plain_c;
     unsigned poison;       /* as of a session (tests) */
+    bool truncate;         /* as of a session */
     bool measure;          /* keep the busy time of each core: two readings of its clock for each stage of a request */
 };
 /* More cores than the machine has are allowed: they share. */
@@ -234,6 +235,7 @@ LATHE_NODISCARD enum lathe_status lathe_request_wait(struct lathe_request *r, st
 LATHE_NODISCARD enum lathe_status lathe_request_run(struct lathe_request *r, struct lathe_diag *diag);
 /* As of a session; the data are valid until submit, run or release. NULL unless the last run succeeded. */
 const struct lathe_tensor_view *lathe_request_output(const struct lathe_request *r, unsigned index);
+unsigned lathe_request_truncated_rows(const struct lathe_request *r);
 unsigned lathe_request_flagged_rows(const struct lathe_request *r);
 /* Gives the slot back, after waiting where that was not done. Sets the pointer to NULL; NULL is allowed. */
 void lathe_request_release(struct lathe_request **request);

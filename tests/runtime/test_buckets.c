@@ -353,6 +353,25 @@ static void test_truncate(void **state) {
     assert_int_equal(lathe_session_truncated_rows(s), 2);
     assert_int_equal(lathe_session_output(s, 0)->dims[1], S);
     compare_rows(s, 4, answers, bytes, "truncated");
+    /* a fleet does the same */
+    for (int p = 0; p < 2; p++) {
+        struct lathe_fleet *f = NULL;
+        struct lathe_fleet_options o = {
+            .placement = p ? LATHE_PLACEMENT_PIPELINE : LATHE_PLACEMENT_REPLICATE, .cores = 2, .truncate = true};
+        assert_int_equal(lathe_fleet_new(b.artifact, &o, &f, NULL), LATHE_OK);
+        struct lathe_request *q = lathe_fleet_take(f);
+        for (unsigned i = 0; i < 3; i++)
+            assert_int_equal(lathe_request_set_input(q, i, LATHE_I64, 2, r.dims[i], r.data[i], NULL), LATHE_OK);
+        assert_int_equal(lathe_request_run(q, NULL), LATHE_OK);
+        assert_int_equal(lathe_request_truncated_rows(q), 2);
+        for (unsigned k = 0; k < 3; k++) {
+            const struct lathe_tensor_view *x = lathe_request_output(q, k), *y = lathe_session_output(s, k);
+            assert_int_equal(x->bytes, y->bytes);
+            assert_memory_equal(x->data, y->data, y->bytes);
+        }
+        lathe_request_release(&q);
+        lathe_fleet_close(&f);
+    }
     for (int i = 0; i < 4; i++)
         free((void *)(uintptr_t)answers[i]);
     free_request(&r);
