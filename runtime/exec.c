@@ -98,24 +98,90 @@ static void fail_step(struct lathe_session *s, uint32_t index, enum lathe_status
     atomic_store(&s->failed, 1);
 }
 
-/* One part of a phase: the steps up to the next place where threads meet. */
-static void phase(void *user, const struct lathe_team *team, unsigned index) {
-    struct lathe_session *s = user;
+/* Steps [first, end) of the phase in one part. False when one fails. */
+static bool run_part(struct lathe_session *s, const struct lathe_phase *part, const struct lathe_team *team) {
     const struct lathe_team alone = {0, 1, NULL};
-    const struct lathe_phase *part = &s->phases[index];
     for (uint32_t i = part->first; i < part->end; i++) {
         const struct lathe_step_state *st = &s->steps[i];
         if (st->solo && team->index != 0)
             continue;
         if (atomic_load_explicit(&s->failed, memory_order_relaxed))
-            return;
+            return false;
         enum lathe_status status = run_step(s, i, st->solo ? &alone : team, team->index, thread_scratch(s, team->index),
                                             st->prepared ? s->prepared : NULL);
         if (status != LATHE_OK) {
             fail_step(s, i, status, team->index);
-            return;
+            return false;
         }
     }
+    return true;
+}
+
+/* Rows [m0, m1) of a tensor; of one that stays a block, the block. */
+static struct lathe_tensor rows_of(const struct lathe_session *s, const struct lathe_tensor *t, unsigned thread,
+                                   int64_t m0, int64_t m1) {
+    struct lathe_tensor part = *t;
+    uint64_t slot = s->slots[t - s->tensors];
+    size_t row = (size_t)t->dims[1] * lathe_dtype_bytes(t->dtype);
+    part.dims[0] = m1 - m0;
+    part.data =
+        slot != LATHE_NO_SLOT ? s->blocks + thread * s->block_bytes + slot : (uint8_t *)t->data + (size_t)m0 * row;
+    return part;
+}
+
+/* The same in blocks of the thread's rows, one after the other through all steps. */
+static bool run_blocks(struct lathe_session *s, const struct lathe_phase *part, const struct lathe_team *team) {
+    int64_t begin, end, rows = (int64_t)s->steps[part->first].rows;
+    lathe_team_split(team, rows, 1, &begin, &end);
+    int64_t blocks = (end - begin + part->block_rows - 1) / part->block_rows;
+    for (int64_t b = 0; b < blocks; b++) {
+        int64_t m0 = begin + (end - begin) * b / blocks, m1 = begin + (end - begin) * (b + 1) / blocks;
+        for (uint32_t i = part->first; i < part->end; i++) {
+            const struct lathe_step_state *st = &s->steps[i];
+            struct lathe_row_operands by_rows = lathe_row_operands(st->op->op);
+            struct lathe_tensor views[2 * LATHE_BLOCK_OPERANDS], *out[LATHE_BLOCK_OPERANDS];
+            const struct lathe_tensor *in[LATHE_BLOCK_OPERANDS];
+            unsigned n = 0;
+            for (unsigned k = 0; k < st->n_in; k++) {
+                in[k] = st->in[k];
+                if (in[k] && by_rows.in >> k & 1) {
+                    views[n] = rows_of(s, in[k], team->index, m0, m1);
+                    in[k] = &views[n++];
+                }
+            }
+            for (unsigned k = 0; k < st->n_out; k++) {
+                out[k] = NULL;
+                if (st->out[k]) {
+                    views[n] = rows_of(s, st->out[k], team->index, m0, m1);
+                    out[k] = &views[n++];
+                }
+            }
+            if (atomic_load_explicit(&s->failed, memory_order_relaxed))
+                return false;
+            struct lathe_op_call call =
+                call_of(s, st, &(struct lathe_team){0, 1, NULL}, team->index, thread_scratch(s, team->index));
+            call.in = in;
+            call.out = out;
+            call.beside = *team;
+            uint64_t start = s->step_ns ? lathe_now_ns() : 0;
+            enum lathe_status status = st->op->run(&call);
+            if (s->step_ns)
+                add_time(s, i, team->index, start);
+            if (status != LATHE_OK) {
+                fail_step(s, i, status, team->index);
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+/* One part of a phase: the steps up to the next place where threads meet. */
+static void phase(void *user, const struct lathe_team *team, unsigned index) {
+    struct lathe_session *s = user;
+    const struct lathe_phase *part = &s->phases[index];
+    if (!(part->block_rows ? run_blocks(s, part, team) : run_part(s, part, team)))
+        return;
     if (part->prepare != LATHE_NOTHING_TO_PREPARE) {
         struct lathe_op_call call = call_of(s, &s->steps[part->prepare], team, team->index, NULL);
         call.prepared = s->prepared;

@@ -44,6 +44,7 @@ static void cut_tables(struct lathe_session *s, struct cutter *c) {
     s->phases = cut(c, 2 * (size_t)h->step_count + 1, sizeof *s->phases);
     s->attrs = cut(c, h->attr_count, sizeof *s->attrs);
     s->ints = cut(c, h->int_count, sizeof *s->ints);
+    s->slots = cut(c, h->value_count, sizeof *s->slots);
     s->operands = cut(c, h->operand_count, sizeof *s->operands);
     s->outputs = cut(c, m->output_count, sizeof *s->outputs);
     s->diags = cut(c, s->threads, sizeof *s->diags);
@@ -191,6 +192,7 @@ static enum lathe_status find_scratch(struct lathe_session *s, struct lathe_diag
         size_t need = st->op->scratch(&call);
         s->scratch_bytes = need > s->scratch_bytes ? need : s->scratch_bytes;
     }
+    s->block_bytes = s->threads > 1 ? lathe_session_block_bytes(s) : 0;
     if (s->scratch_bytes > MAX_SESSION_BYTES)
         return lathe_fail(diag, LATHE_MSG_NO_MEMORY, "session: %zu bytes of scratch", s->scratch_bytes);
     s->scratch_bytes = (s->scratch_bytes + 4095) / 4096 * 4096;
@@ -234,6 +236,7 @@ static enum lathe_status make_memory(struct lathe_session *s, struct lathe_diag 
         c.used = (c.used + 4095) / 4096 * 4096;
         s->scratch = cut(&c, s->scratch_bytes, s->threads);
         s->prepared = cut(&c, s->prepared_bytes, 1);
+        s->blocks = cut(&c, s->block_bytes, s->threads);
         if (pass == 0) {
             s->memory_bytes = c.used ? c.used : 4096;
             void *map = c.failed ? MAP_FAILED

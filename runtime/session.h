@@ -36,11 +36,23 @@ struct lathe_step_state {
     size_t rows;     /* not 0: part i of the team touches the i-th part of so many rows alone, see lathe_gemm_by_rows */
     /* the steps before it that touch bytes it writes, or write bytes it touches; the nearest first */
     uint32_t first_conflict, conflict_count;
+    uint32_t last_reader; /* the last step that may read what it writes, UINT32_MAX when that outlives the run */
 };
 
 /* Steps [first, end), then the rows of step `prepare`: what happens between two meetings of the threads. */
 struct lathe_phase {
     uint32_t first, end, prepare;
+    /* 0: each thread does its part of one step after the other. Else it takes blocks of its rows, of at most so many,
+     * through all steps; results that only these steps read then have just a block's room, in the thread's cache. */
+    uint32_t block_rows;
+};
+#define LATHE_NO_SLOT        UINT64_MAX
+#define LATHE_BLOCK_OPERANDS 8
+
+/* Operands that a step working by rows touches by rows: bits of ins, then of outs; both 0 for other operators. */
+struct lathe_row_operands {
+    unsigned in, out;
+    unsigned own; /* see lathe_gemm_by_rows; 0: by the size of the weights */
 };
 #define LATHE_NOTHING_TO_PREPARE UINT32_MAX
 
@@ -81,6 +93,9 @@ struct lathe_session {
     unsigned phase_count;
     uint8_t *prepared; /* quantized rows of the product of the next phase, shared by the threads */
     size_t prepared_bytes;
+    uint64_t *slots; /* of each value: where its block lies in the blocks of a thread, or LATHE_NO_SLOT */
+    uint8_t *blocks; /* block_bytes for each thread */
+    size_t block_bytes;
     uint32_t *input_values; /* values that lie in an input: the inputs themselves and views of them */
     uint32_t input_value_count;
     struct lathe_tensor_view *outputs;
@@ -139,6 +154,9 @@ const char *lathe_session_dim_name(const struct lathe_session *s, uint32_t dim);
 /* ---- session_phases.c */
 /* Finds for each step the steps before it that it must not overtake. False when memory runs out. */
 bool lathe_session_conflicts(struct lathe_session *s);
+struct lathe_row_operands lathe_row_operands(enum lathe_op op);
+/* Bytes for the blocks of one thread that are enough for any run. */
+size_t lathe_session_block_bytes(const struct lathe_session *s);
 /* Solo steps and phases, for the sizes of the run. */
 void lathe_session_phases(struct lathe_session *s);
 

@@ -117,8 +117,11 @@ struct lathe_op_call {
     unsigned n_in, n_out;
     struct lathe_team team;
     const struct lathe_kernels *kernels;
-    void *prepared;          /* NULL, or what the operator's prepare function has left for all threads (linear_q8) */
-    /* static shapes: of keys [B, token_places] those from `tokens` on are padding that the request does not have; 0: none */
+    struct lathe_team beside; /* count > 1: this thread among those that are at work on other rows of the same product,
+                                 in calls of their own, with the same weights; team is one of one then */
+    void *prepared;           /* NULL, or what the operator's prepare function has left for all threads (linear_q8) */
+    /* static shapes: of keys [B, token_places] those from `tokens` on are padding that the request does not have; 0:
+     * none */
     int64_t tokens, token_places;
     void *scratch;           /* of this thread, 64-byte aligned, as large as the operator's scratch function says */
     struct lathe_diag *diag; /* of this thread; may be NULL */

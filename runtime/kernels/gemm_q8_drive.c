@@ -132,8 +132,9 @@ void lathe_gemm_q8_team(const struct lathe_kernels *kernels, const struct lathe_
     if (p->prepared)
         shared = rows_at(p->prepared, p->m, p->k);
     int8_t *w = (int8_t *)scratch + lathe_gemm_q8_rows_bytes(most, p->k);
-    block.turns = lathe_gemm_by_rows(p->m, team->count, lathe_own_rows_q8(p->k, p->n)) ? team->count : 1;
-    block.turn = block.turns > 1 ? team->index : 0;
+    bool by_rows = lathe_gemm_by_rows(p->m, team->count, lathe_own_rows_q8(p->k, p->n));
+    block.turns = p->turns > 1 ? p->turns : by_rows ? team->count : 1;
+    block.turn = p->turns > 1 ? p->turn : by_rows ? team->index : 0;
     for (block.m0 = part.m0; block.m0 < part.m1; block.m0 = block.m1) {
         block.m1 = minimum(part.m1, block.m0 + most);
         block.rows = p->prepared ? rows_from(shared, block.m0, p->k) : own;

@@ -89,6 +89,8 @@ enum lathe_status lathe_run_linear_q8(const struct lathe_op_call *call) {
     p.levels = bits == 8 ? 255 : 127;
     p.prepared = call->prepared;
     p.narrow = lathe_attr_int(&call->attrs, LATHE_ATTR_MAX, 127) <= LATHE_Q8_NARROW;
+    p.turn = call->beside.index;
+    p.turns = call->beside.count;
     p.epilogue.activation = (enum lathe_activation)lathe_attr_int(&call->attrs, LATHE_ATTR_ACTIVATION, 0);
     p.epilogue.alpha = (float)lathe_attr_float(&call->attrs, LATHE_ATTR_ALPHA, 1.702);
     lathe_gemm_q8_team(call->kernels, &p, &call->team, call->scratch);
