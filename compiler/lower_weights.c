@@ -112,6 +112,22 @@ static bool equal_weight(const struct lathe_weight *a, const struct lathe_weight
     return true;
 }
 
+#define LEAST_SHARED 1024 /* bytes; below, alignment eats what sharing saves */
+
+/* Of plans for several lengths: a constant that begins as another one, as slices of one table do, lies in its bytes. */
+static uint32_t share_beginning(struct lathe_lowered *l, const struct lathe_weight *w) {
+    struct lathe_weight *all = l->weights.data;
+    for (uint32_t i = 0; w->packing == 0 && w->bytes >= LEAST_SHARED && i < l->weights.count; i++) {
+        uint64_t both = all[i].bytes < w->bytes ? all[i].bytes : w->bytes;
+        if (all[i].packing != 0 || both < LEAST_SHARED || !equal_bytes(all[i].data, w->data, both))
+            continue;
+        if (all[i].bytes < w->bytes)
+            all[i] = *w;
+        return i;
+    }
+    return UINT32_MAX;
+}
+
 uint32_t lathe_weight_add(struct lathe_lowered *l, const struct lathe_weight *w) {
     struct lathe_weight add = *w;
     add.hash = hash_weight(w);
@@ -119,5 +135,6 @@ uint32_t lathe_weight_add(struct lathe_lowered *l, const struct lathe_weight *w)
     for (uint32_t i = 0; i < l->weights.count; i++)
         if (equal_weight(&all[i], &add))
             return i;
-    return lathe_table_add(&l->weights, &add, 1);
+    uint32_t shared = l->options->buckets ? share_beginning(l, &add) : UINT32_MAX;
+    return shared != UINT32_MAX ? shared : lathe_table_add(&l->weights, &add, 1);
 }
