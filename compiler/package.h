@@ -1,10 +1,13 @@
 /* Packages: what a server needs of a model, in one file that lathe package writes and the other commands open.
  *
  * A package is a tar.gz (tar_gz.h) of manifest.json first, then model.lathe, tokenizer.json and labels.json, the last
- * two where there are any. manifest.json is a JSON object: format         "lathe-package 1" writer         "lathe
- * 0.1.0" source_sha256  of the source model and its external data, from the artifact target, max_batch, max_length,
- * inputs, outputs   as `lathe inspect --json` has them files          [{"name", "bytes", "sha256"}] of every other
- * file, in their order labels.json is a JSON list of texts. tokenizer.json is the given file, byte for byte. */
+ * two where there are any. labels.json is a JSON list of texts, tokenizer.json the given file, byte for byte.
+ * manifest.json is a JSON object with these keys:
+ * - format: "lathe-package 1"
+ * - writer: "lathe 0.1.0"
+ * - source_sha256: of the source model and its external data, from the artifact
+ * - target, precision, max_batch, max_length, inputs, outputs, and buckets of static shapes: as `lathe inspect --json`
+ * - files: [{"name", "bytes", "sha256"}] of every other file, in their order */
 #ifndef LATHE_PACKAGE_H
 #define LATHE_PACKAGE_H
 

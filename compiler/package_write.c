@@ -92,13 +92,15 @@ static json_t *file_record(const struct member *m) {
 }
 
 static enum lathe_status make_manifest(struct package *p) {
-    static const char *const keys[] = {"target", "max_batch", "max_length", "inputs", "outputs"};
+    static const char *const keys[] = {"target",  "precision", "max_batch", "max_length",
+                                       "buckets", "inputs",    "outputs"};
     json_t *facts, *files = json_array();
     LATHE_TRY(lathe_artifact_json(p->artifact, p->o->artifact, &facts, p->diag));
     p->record = json_pack("{ss, ss}", "format", "lathe-package 1", "writer", "lathe " LATHE_VERSION);
     json_object_set(p->record, "source_sha256", json_object_get(json_object_get(facts, "source"), "sha256"));
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        json_object_set(p->record, keys[i], json_object_get(facts, keys[i]));
+        if (json_object_get(facts, keys[i])) /* "buckets" is there with static shapes alone */
+            json_object_set(p->record, keys[i], json_object_get(facts, keys[i]));
     json_decref(facts);
     for (unsigned i = 1; i < p->count; i++)
         json_array_append_new(files, file_record(&p->members[i]));

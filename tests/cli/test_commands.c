@@ -325,7 +325,15 @@ static void packages(void **state) {
     json_t *o = parse();
     assert_int_equal(json_array_size(json_object_get(o, "files")), 2);
     assert_int_equal(json_integer_value(json_object_get(o, "max_length")), 128);
+    assert_string_equal(json_string_value(json_object_get(o, "precision")), "f32");
+    assert_null(json_object_get(o, "buckets"));
     json_decref(o);
+    assert_int_equal(run("compile @m -o @t/s.lathe --target inferentia --bucket 1x8 --bucket 2x16 --no-verify"), 0);
+    assert_int_equal(run("package @t/s.lathe -o @t/s.tar.gz --json"), 0);
+    o = parse();
+    assert_int_equal(json_array_size(json_object_get(o, "buckets")), 2);
+    json_decref(o);
+    assert_int_equal(run("run @t/s.tar.gz --test-data @d --output-dir @t/so"), 3); /* longer than any bucket */
     assert_int_equal(run("inspect @t/p.tar.gz --json --check"), 0);
     o = parse();
     assert_int_equal(json_array_size(json_object_get(json_object_get(o, "package"), "files")), 2);
