@@ -145,7 +145,8 @@ static enum lathe_status verify_model(struct request *q, struct lathe_diag *diag
     struct lathe_reference reference;
     struct lathe_trial trials[4];
     lathe_cli_progress("lathe: preparing the reference ...");
-    LATHE_TRY(lathe_reference_open(q->model, q->external_dir, &reference, diag));
+    LATHE_TRY(lathe_reference_open(q->model, &(struct lathe_reference_options){.external_dir = q->external_dir},
+                                   &reference, diag));
     unsigned count = lathe_trials(q->checker.artifact, trials, 4);
     enum lathe_status status = LATHE_OK;
     for (unsigned i = 0; status == LATHE_OK && i < count; i++)

@@ -29,6 +29,7 @@ struct job {
     uint64_t weights;                                    /* bytes of constants of the source */
     const char *precision;                               /* as the options and the target's cast policy say together */
     bool cast_all;                                       /* --cast all */
+    bool quantized_source;                               /* it quantizes activations */
     struct lathe_bounds bounds;                          /* of the verification */
     struct lathe_bucket sizes[LATHE_TARGET_MAX_BUCKETS]; /* static shapes: sorted by seq, then batch */
     unsigned bucket_count;
@@ -191,6 +192,15 @@ static enum lathe_status model_path(const char *given, char **path, struct lathe
 
 /* A fused operator keeps in f32 what the source rounds to 16 bits at every step. Where the source itself quantizes
  * activations, a difference in the last bit of an f32 can move a number by a whole step: the direction counts there. */
+static bool quantizes_activations(struct lathe_graph *g) {
+    LATHE_FOR_NODES(g, n) {
+        enum lathe_op op = lathe_node_at(g, n)->op;
+        if (op == LATHE_OP_QUANTIZE_LINEAR || op == LATHE_OP_DYNAMIC_QUANTIZE_LINEAR)
+            return true;
+    }
+    return false;
+}
+
 static struct lathe_bounds verify_bounds(struct lathe_graph *g) {
     struct lathe_bounds b = {.has_tolerance = true, .atol = LATHE_VERIFY_ATOL};
     for (uint32_t v = 0; v < g->value_count; v++) {
@@ -199,13 +209,8 @@ static struct lathe_bounds verify_bounds(struct lathe_graph *g) {
         b.atol = own > b.atol ? own : b.atol;
     }
     b.rtol = b.atol;
-    LATHE_FOR_NODES(g, n) {
-        enum lathe_op op = lathe_node_at(g, n)->op;
-        if (op != LATHE_OP_QUANTIZE_LINEAR && op != LATHE_OP_DYNAMIC_QUANTIZE_LINEAR)
-            continue;
+    if (quantizes_activations(g))
         b = (struct lathe_bounds){.has_cosine = true, .min_cosine = LATHE_VERIFY_QUANTIZED_COSINE, .atol = INFINITY};
-        break;
-    }
     return b;
 }
 
@@ -241,6 +246,7 @@ static uint64_t constant_bytes(struct lathe_graph *g) {
 /* What the compile will need is known as soon as the model is read: said, and compared with the room on the disk. */
 static enum lathe_status check_sizes(struct job *j) {
     j->weights = constant_bytes(j->graph);
+    j->quantized_source = quantizes_activations(j->graph);
     j->bounds = bounds_of(j);
     if (j->o->sizes)
         j->o->sizes(j->o->user, j->weights, j->weights + j->weights * 3 / 10 + (UINT64_C(200) << 20));
@@ -456,10 +462,31 @@ static void report_shapes(const struct job *j, const struct lathe_artifact *a) {
 
 /* ---- verification: the artifact against the unfused graph */
 
-/* Rounding grows with the numbers: the bound is meant for outputs of unit size, larger ones (MobileBERT's are in the
+static double cosine_of(const struct lathe_data_tensor *a, const struct lathe_data_tensor *b) {
+    size_t count = a->bytes / lathe_dtype_bytes(a->dtype);
+    double ab = 0, aa = 0, bb = 0;
+    if (a->dtype != b->dtype || a->bytes != b->bytes)
+        return 1;
+    for (size_t i = 0; i < count; i++) {
+        double x = lathe_element_f64(a->dtype, a->data, i), y = lathe_element_f64(b->dtype, b->data, i);
+        ab += x * y;
+        aa += x * x;
+        bb += y * y;
+    }
+    return aa > 0 && bb > 0 && isfinite(ab) ? ab / sqrt(aa * bb) : 1;
+}
+
+/* Where the source quantizes activations, two right executions of it can differ as much as it does from itself with
+ * `floats` for them: by a number that falls to the other side of a rounding early on. (An int8 compile replaces that
+ * quantization and is compared with the floats.)
+ * Rounding grows with the numbers: the bound is meant for outputs of unit size, larger ones (MobileBERT's are in the
  * hundreds) get it times their root mean square. */
-static struct lathe_bounds bounds_for(const struct job *j, const struct lathe_data_tensor *want) {
+static struct lathe_bounds bounds_for(const struct job *j, const struct lathe_data_tensor *want,
+                                      const struct lathe_data_tensor *floats) {
     struct lathe_bounds b = j->bounds;
+    double noise = floats ? cosine_of(want, floats) : 1;
+    if (b.has_cosine && j->o->min_cosine <= 0 && noise < b.min_cosine)
+        b.min_cosine = noise;
     size_t count = want->bytes / lathe_dtype_bytes(want->dtype);
     double sum = 0;
     for (size_t i = 0; lathe_dtype_is_float(want->dtype) && i < count; i++) {
@@ -473,7 +500,7 @@ static struct lathe_bounds bounds_for(const struct job *j, const struct lathe_da
 
 static enum lathe_status compare_outputs(const struct job *j, const struct lathe_checker *checker,
                                          const struct lathe_feeds *feeds, const struct lathe_answers *want,
-                                         const char *what) {
+                                         const struct lathe_answers *floats, const char *what) {
     for (unsigned i = 0; i < lathe_artifact_output_count(checker->artifact); i++) {
         const char *name = lathe_artifact_output(checker->artifact, i)->name;
         int k = 0;
@@ -482,18 +509,19 @@ static enum lathe_status compare_outputs(const struct job *j, const struct lathe
         if ((unsigned)k == want->count)
             return lathe_fail(j->diag, LATHE_MSG_VERIFY_FAILED, "%s: the source has no such output", name);
         struct lathe_comparison c;
-        struct lathe_bounds bounds = bounds_for(j, &want->at[k]);
+        struct lathe_bounds bounds = bounds_for(j, &want->at[k], floats->count == want->count ? &floats->at[k] : NULL);
         lathe_checker_compare(checker, feeds, i, &want->at[k], &bounds, false, &c);
         char text[448], cosine[160] = "";
         if (j->bounds.has_cosine)
-            snprintf(cosine, sizeof cosine, ": cosine %.6f, at least %g", c.cosine, j->bounds.min_cosine);
+            snprintf(cosine, sizeof cosine, ": cosine %.6f, at least %g", c.cosine, bounds.min_cosine);
         size_t used = strlen(cosine);
         if (j->bounds.has_cosine && j->bounds.near > 0)
             used += (size_t)snprintf(cosine + used, sizeof cosine - used, " or all within %g", j->bounds.near);
         if (j->bounds.has_cosine && c.rows > 0 && used < sizeof cosine)
             snprintf(cosine + used, sizeof cosine - used, ", arg-max differs in %lld of %lld rows", (long long)c.flips,
                      (long long)c.rows);
-        snprintf(text, sizeof text, "%.200s against the unfused graph, %s%s", name, what, cosine);
+        snprintf(text, sizeof text, "%.200s against the unfused graph%s, %s%s", name,
+                 j->quantized_source && quantizes(j) ? " with activations in f32" : "", what, cosine);
         struct lathe_report_compared compared = {.max_error = c.max_error,
                                                  .bound = bounds.atol,
                                                  .cosine = c.cosine,
@@ -511,7 +539,7 @@ static enum lathe_status compare_outputs(const struct job *j, const struct lathe
 /* In every bucket that takes it, so that each plan is compared, not only those that a session would choose. */
 static enum lathe_status run_in_buckets(const struct job *j, struct lathe_checker *checker,
                                         const struct lathe_feeds *feeds, const struct lathe_answers *want,
-                                        const struct lathe_trial *trial) {
+                                        const struct lathe_answers *floats, const struct lathe_trial *trial) {
     const struct lathe_buckets *b = checker->artifact->buckets;
     for (unsigned k = 0; b && k < b->list.count; k++) {
         char what[sizeof trial->what + 32];
@@ -523,21 +551,22 @@ static enum lathe_status run_in_buckets(const struct job *j, struct lathe_checke
                  (long long)b->sizes[k].seq);
         lathe_checker_force(checker, (int)k);
         LATHE_TRY(lathe_checker_run(checker, feeds, j->diag));
-        LATHE_TRY(compare_outputs(j, checker, feeds, want, what));
+        LATHE_TRY(compare_outputs(j, checker, feeds, want, floats, what));
     }
     return LATHE_OK;
 }
 
 static enum lathe_status run_trial(const struct job *j, struct lathe_artifact *a, const struct lathe_feeds *feeds,
-                                   const struct lathe_answers *want, const struct lathe_trial *trial) {
+                                   const struct lathe_answers *want, const struct lathe_answers *floats,
+                                   const struct lathe_trial *trial) {
     const struct lathe_session_options options = {.max_batch = trial->batch};
     struct lathe_checker checker;
     LATHE_TRY(lathe_checker_open(a, &options, &checker, j->diag));
     enum lathe_status status = lathe_checker_run(&checker, feeds, j->diag);
     if (status == LATHE_OK)
-        status = compare_outputs(j, &checker, feeds, want, trial->what);
+        status = compare_outputs(j, &checker, feeds, want, floats, trial->what);
     if (status == LATHE_OK)
-        status = run_in_buckets(j, &checker, feeds, want, trial);
+        status = run_in_buckets(j, &checker, feeds, want, floats, trial);
     lathe_checker_close(&checker);
     return status;
 }
@@ -547,7 +576,7 @@ static enum lathe_status run_trial(const struct job *j, struct lathe_artifact *a
 struct trials {
     struct lathe_trial at[MAX_TRIALS];
     struct lathe_feeds feeds[MAX_TRIALS];
-    struct lathe_answers want[MAX_TRIALS];
+    struct lathe_answers want[MAX_TRIALS], floats[MAX_TRIALS];
     bool ran[MAX_TRIALS];
     unsigned count;
 };
@@ -556,6 +585,7 @@ static void free_trials(struct trials *t) {
     for (unsigned i = 0; i < t->count; i++) {
         lathe_feeds_free(&t->feeds[i]);
         lathe_answers_free(&t->want[i]);
+        lathe_answers_free(&t->floats[i]);
     }
 }
 
@@ -587,7 +617,9 @@ static enum lathe_status make_feeds(struct job *j, struct trials *t, const struc
 /* The reference holds a copy of the weights, so it is closed before the artifact is mapped again. */
 static enum lathe_status reference_answers(struct job *j, struct trials *t, const char *path) {
     struct lathe_reference reference;
-    LATHE_TRY(lathe_reference_open(path, j->o->external_dir, &reference, j->diag));
+    const struct lathe_reference_options options = {.external_dir = j->o->external_dir,
+                                                    .float_activations = quantizes(j)};
+    LATHE_TRY(lathe_reference_open(path, &options, &reference, j->diag));
     for (unsigned i = 0; i < t->count; i++) {
         static struct lathe_diag why; /* made-up inputs that the source itself refuses say nothing of the artifact */
         lathe_diag_reset(&why);
@@ -605,15 +637,30 @@ static enum lathe_status reference_answers(struct job *j, struct trials *t, cons
     return LATHE_OK;
 }
 
+/* What the source says with its activations in f32, to know how much their quantization moves. */
+static enum lathe_status float_answers(struct job *j, struct trials *t, const char *path) {
+    struct lathe_reference reference;
+    const struct lathe_reference_options options = {.external_dir = j->o->external_dir, .float_activations = true};
+    LATHE_TRY(lathe_reference_open(path, &options, &reference, j->diag));
+    enum lathe_status status = LATHE_OK;
+    for (unsigned i = 0; status == LATHE_OK && i < t->count; i++)
+        if (t->ran[i])
+            status = lathe_reference_run(&reference, &t->feeds[i], &t->floats[i], j->diag);
+    lathe_reference_close(&reference);
+    return status;
+}
+
 static enum lathe_status verify(struct job *j, const char *path, struct trials *t) {
     enter(j, "verify");
     LATHE_TRY(reference_answers(j, t, path));
+    if (j->quantized_source && !quantizes(j))
+        LATHE_TRY(float_answers(j, t, path));
     struct lathe_artifact *a = NULL;
     LATHE_TRY(lathe_artifact_open(j->unverified, NULL, &a, j->diag));
     enum lathe_status status = LATHE_OK;
     for (unsigned i = 0; status == LATHE_OK && i < t->count; i++)
         if (t->ran[i])
-            status = run_trial(j, a, &t->feeds[i], &t->want[i], &t->at[i]);
+            status = run_trial(j, a, &t->feeds[i], &t->want[i], &t->floats[i], &t->at[i]);
     lathe_artifact_close(&a);
     return status;
 }

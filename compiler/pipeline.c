@@ -16,7 +16,7 @@ static const struct step steps[] = {
     /* One float type inside, so that every matcher and kernel sees one form of a product or a norm. */
     {"widen_floats", true},
     /* Before scales are multiplied out: the source's quantization, where ours takes its place. */
-    {"float_activations", false},
+    {"float_activations", true},
     /* Exporters write half of a graph as constants and shape arithmetic. It goes first, so that every matcher sees data
      * flow alone. Folding makes operands uniform, which lets no-ops be seen; without them equal expressions are equal;
      * and what all that leaves unused would count as a second user in the matchers. */

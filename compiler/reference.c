@@ -11,23 +11,25 @@ void lathe_reference_close(struct lathe_reference *reference) {
     *reference = (struct lathe_reference){0};
 }
 
-static enum lathe_status prepare(struct lathe_graph *graph, struct lathe_reference *out, struct lathe_diag *diag) {
+static enum lathe_status prepare(struct lathe_graph *graph, const struct lathe_reference_options *options,
+                                 struct lathe_reference *out, struct lathe_diag *diag) {
     struct lathe_target target;
     LATHE_TRY(lathe_target_load("generic", &target, diag));
-    struct lathe_pipeline_options pipeline = {.reference = true, .pass = {.keep_padding = true}};
+    struct lathe_pipeline_options pipeline = {.reference = true,
+                                              .pass = {.keep_padding = true, .int8 = options->float_activations}};
     LATHE_TRY(lathe_pipeline_run(graph, &target, &pipeline, NULL, diag));
     struct lathe_emit_options emit = {.target = &target, .source_sha256 = ""};
     return lathe_emit_memory(graph, &emit, &out->bytes, &out->size, NULL, diag);
 }
 
-enum lathe_status lathe_reference_open(const char *model, const char *external_dir, struct lathe_reference *out,
-                                       struct lathe_diag *diag) {
-    struct lathe_import_options options = {.external_dir = external_dir};
+enum lathe_status lathe_reference_open(const char *model, const struct lathe_reference_options *options,
+                                       struct lathe_reference *out, struct lathe_diag *diag) {
+    struct lathe_import_options import = {.external_dir = options->external_dir};
     struct lathe_model_file *file = NULL;
     struct lathe_graph *graph = NULL;
     *out = (struct lathe_reference){0};
-    LATHE_TRY(lathe_import_onnx(model, &options, &file, &graph, diag));
-    enum lathe_status status = prepare(graph, out, diag);
+    LATHE_TRY(lathe_import_onnx(model, &import, &file, &graph, diag));
+    enum lathe_status status = prepare(graph, options, out, diag);
     lathe_graph_free(&graph);
     lathe_model_file_close(&file);
     struct lathe_artifact_options trusted = {.skip_weight_checksum = true}; /* written a moment ago */

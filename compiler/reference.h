@@ -10,9 +10,14 @@ struct lathe_reference {
     struct lathe_artifact *artifact;
 };
 
-/* Imports the model anew and prepares it; `external_dir` may be NULL. Peak memory is the model's pages plus one copy of
+struct lathe_reference_options {
+    const char *external_dir; /* may be NULL */
+    bool float_activations;   /* without the source's own quantization of activations, as an int8 compile sees it */
+};
+/* Imports the model anew and prepares it. Peak memory is the model's pages plus one copy of
  * the weights, of which the copy stays until close. */
-LATHE_NODISCARD enum lathe_status lathe_reference_open(const char *model, const char *external_dir,
+LATHE_NODISCARD enum lathe_status lathe_reference_open(const char *model,
+                                                       const struct lathe_reference_options *options,
                                                        struct lathe_reference *out, struct lathe_diag *diag);
 void lathe_reference_close(struct lathe_reference *reference);
 /* Runs it on feeds of any artifact of the same model. */

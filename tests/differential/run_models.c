@@ -175,7 +175,7 @@ static void run_job(struct job *j) {
     enum lathe_status status = build(j);
     if (status == LATHE_OK) {
         j->stage = "unfused graph";
-        status = lathe_reference_open(j->model, NULL, &j->reference, &diag);
+        status = lathe_reference_open(j->model, &(struct lathe_reference_options){0}, &j->reference, &diag);
     }
     if (status == LATHE_OK) {
         FILE *f = fopen(j->out, "wb");

@@ -29,7 +29,7 @@ static void run_case(const char *name) {
     lathe_diag_reset(&diag);
     snprintf(path, sizeof path, "%s/cases/%s", folder, name);
     snprintf(model, sizeof model, "%s/model.onnx", path);
-    if (lathe_reference_open(model, NULL, &reference, &diag) != LATHE_OK)
+    if (lathe_reference_open(model, &(struct lathe_reference_options){0}, &reference, &diag) != LATHE_OK)
         fail_msg("%s: %s", name, diag.text);
     if (lathe_data_set_read(path, &set, &diag) != LATHE_OK ||
         lathe_feeds_new(reference.artifact, &feeds, &diag) != LATHE_OK)
