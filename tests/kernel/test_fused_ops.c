@@ -287,6 +287,53 @@ static void embedding(void **state) {
     guarded_free(sum, B * S * H);
 }
 
+/* Every pair of types, zero points of all forms, sizes on both sides of what goes through panels. */
+static void matmul_integer(void **state) {
+    (void)state;
+    for (int round = 0; round < 120; round++) {
+        const int64_t batch = 1 + (int64_t)test_below(3), m = 1 + (int64_t)test_below(40);
+        const int64_t k = 1 + (int64_t)test_below(90), n = 1 + (int64_t)test_below(150);
+        bool a_signed = test_below(2), b_signed = test_below(2), shared = test_below(2);
+        unsigned a_zeros = test_below(3), b_zeros = test_below(3); /* none, one, one a line */
+        size_t a_count = (size_t)(batch * m * k), b_count = (size_t)((shared ? 1 : batch) * k * n);
+        uint8_t *a = malloc(a_count), *b = malloc(b_count), *az = malloc((size_t)m), *bz = malloc((size_t)n);
+        int32_t *y = (int32_t *)(void *)guarded_floats((size_t)(batch * m * n));
+        for (size_t i = 0; i < a_count; i++)
+            a[i] = (uint8_t)(test_below(4) ? test_below(256) : 255);
+        for (size_t i = 0; i < b_count; i++)
+            b[i] = (uint8_t)(test_below(4) ? test_below(256) : 128);
+        for (int64_t i = 0; i < m; i++)
+            az[i] = (uint8_t)test_below(256);
+        for (int64_t i = 0; i < n; i++)
+            bz[i] = (uint8_t)test_below(256);
+        enum lathe_dtype ta = a_signed ? LATHE_I8 : LATHE_U8, tb = b_signed ? LATHE_I8 : LATHE_U8;
+        struct lathe_tensor A = {a, ta, 3, {batch, m, k}}, Bs = {b, tb, 2, {k, n}}, Bb = {b, tb, 3, {batch, k, n}};
+        struct lathe_tensor Az = {az, ta, a_zeros > 1, {m}}, Bz = {bz, tb, b_zeros > 1, {n}};
+        struct lathe_tensor Y = {y, LATHE_I32, 3, {batch, m, n}};
+        assert_int_equal(run_op(lathe_run_matmul_integer, lathe_scratch_matmul_integer, NULL, 0,
+                                IN(&A, shared ? &Bs : &Bb, a_zeros ? &Az : NULL, b_zeros ? &Bz : NULL), 4, OUT(&Y), 1,
+                                threads()),
+                         LATHE_OK);
+        for (int64_t g = 0; g < batch; g++)
+            for (int64_t r = 0; r < m; r++)
+                for (int64_t j = 0; j < n; j++) {
+                    int64_t want = 0, i = a_zeros > 1 ? r : 0, c = b_zeros > 1 ? j : 0;
+                    int za = !a_zeros ? 0 : a_signed ? (int8_t)az[i] : az[i];
+                    int zb = !b_zeros ? 0 : b_signed ? (int8_t)bz[c] : bz[c];
+                    for (int64_t t = 0; t < k; t++) {
+                        uint8_t x = a[(g * m + r) * k + t], w = b[((shared ? 0 : g) * k + t) * n + j];
+                        want += ((a_signed ? (int8_t)x : x) - za) * ((b_signed ? (int8_t)w : w) - zb);
+                    }
+                    assert_int_equal(y[(g * m + r) * n + j], want);
+                }
+        guarded_free((float *)(void *)y, (size_t)(batch * m * n));
+        free(a);
+        free(b);
+        free(az);
+        free(bz);
+    }
+}
+
 /* A table read from the panels of a product gives the bits of the table in rows. */
 static void embedding_in_panels(void **state) {
     (void)state;
@@ -509,6 +556,7 @@ int main(void) {
         cmocka_unit_test(embedding),
         cmocka_unit_test(embedding_q8),
         cmocka_unit_test(embedding_in_panels),
+        cmocka_unit_test(matmul_integer),
         cmocka_unit_test(softmax),
         cmocka_unit_test(packed_rows),
     };
