@@ -493,22 +493,28 @@ static enum lathe_status emit_sections(struct emitter *e) {
 }
 
 /* How the plan lies on the cores of a target that has a number of them, or memory on them. */
-static enum lathe_status report_placement(const struct lathe_lowered *l, struct lathe_report *report,
-                                          struct lathe_diag *diag) {
-    const struct lathe_target *t = l->options->target;
-    struct lathe_fmt_plan head;
-    struct lathe_plan plan;
+static enum lathe_status report_placement(struct emitter *e, struct lathe_report *report) {
+    const struct lathe_target *t = e->l->options->target;
     if (!t || (t->cores < 2 && !t->core_memory_bytes))
         return LATHE_OK;
-    unsigned count = t->placement == LATHE_PLACEMENT_PIPELINE && t->cores ? t->cores : 1;
-    struct lathe_stage *stages = malloc(count * sizeof *stages);
-    if (!stages)
-        return lathe_fail(diag, LATHE_MSG_NO_MEMORY, "stages: out of memory");
-    lathe_cost_plan_of(l, &head, &plan);
-    enum lathe_status status = lathe_stages_make(&plan, NULL, count, stages, &count, diag);
+    unsigned cores = t->placement == LATHE_PLACEMENT_PIPELINE && t->cores ? t->cores : 1, count = 0;
+    struct lathe_stage *stages = malloc((size_t)e->plans * cores * sizeof *stages);
+    struct lathe_fmt_plan *heads = malloc(e->plans * sizeof *heads);
+    struct lathe_plan *plans = malloc(e->plans * sizeof *plans);
+    const struct lathe_plan **list = malloc(e->plans * sizeof *list);
+    enum lathe_status status = stages && heads && plans && list ? LATHE_OK : no_memory(e);
+    for (unsigned i = 0; status == LATHE_OK && i < e->plans; i++) {
+        lathe_cost_plan_of(&e->l[i], &heads[i], &plans[i]);
+        list[i] = &plans[i];
+    }
     if (status == LATHE_OK)
-        lathe_report_placement(report, t, stages, count);
+        status = lathe_stages_make_all(list, NULL, e->plans, cores, stages, &count, e->diag);
+    if (status == LATHE_OK) /* the last plan has the largest bucket, and what is held for all */
+        lathe_report_placement(report, t, stages + (size_t)(e->plans - 1) * cores, count);
     free(stages);
+    free(heads);
+    free(plans);
+    free(list);
     return status;
 }
 
@@ -571,7 +577,7 @@ static enum lathe_status emit(struct lathe_graph *g, const struct lathe_emit_opt
         predict(e.weights, report); /* the last plan has the largest bucket */
     }
     if (status == LATHE_OK && report)
-        status = report_placement(e.weights, report, diag);
+        status = report_placement(&e, report);
     bool begun = status == LATHE_OK;
     if (begun)
         status = lathe_artifact_file_begin(&e.file, path, diag);

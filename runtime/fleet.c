@@ -44,8 +44,9 @@ struct lathe_fleet {
     unsigned spins; /* of a core that waits */
     bool measure, pin_failed;
     struct lathe_slot_queue idle, *queues; /* free slots; one queue a stage */
-    struct lathe_stage *stages;            /* [plan][core_count], as many of them as stage_count in each */
-    unsigned plan_count;                   /* buckets, or 1 */
+    struct lathe_stage *stages;            /* [plan][stage_room], as many of them as stage_count in each */
+    unsigned stage_room;
+    unsigned plan_count; /* buckets, or 1 */
     struct core *cores;
     struct lathe_request *requests;
 };
@@ -66,7 +67,7 @@ static void finish(struct lathe_request *r) {
 }
 
 static struct lathe_stage *stages_of(const struct lathe_fleet *f, unsigned plan) {
-    return f->stages + (size_t)plan * f->core_count;
+    return f->stages + (size_t)plan * f->stage_room;
 }
 
 /* The next chunk of a request over buckets, ready for its first step; false: there is none, or r->status tells. */
@@ -194,31 +195,24 @@ static enum lathe_status make_slots(struct lathe_fleet *f, struct lathe_artifact
     return LATHE_OK;
 }
 
-/* Every plan in as many stages as the one that can be cut into the fewest. */
-static enum lathe_status cut_plans(struct lathe_fleet *f, unsigned most, struct lathe_diag *diag) {
-    const struct lathe_session *s = f->requests[0].session;
-    f->stage_count = most;
-    for (unsigned p = 0; p < f->plan_count;) {
-        const struct lathe_session *plan = s->buckets ? lathe_buckets_session(s, p) : s;
-        unsigned count;
-        LATHE_TRY(lathe_stages_make(plan->plan, plan->symbol_max, f->stage_count, stages_of(f, p), &count, diag));
-        p = count < f->stage_count ? 0 : p + 1;
-        f->stage_count = count;
-    }
-    return LATHE_OK;
-}
-
 static enum lathe_status make_stages(struct lathe_fleet *f, struct lathe_diag *diag) {
+    const struct lathe_session *s = f->requests[0].session;
     bool pipeline = f->placement == LATHE_PLACEMENT_PIPELINE;
-    unsigned buckets = lathe_artifact_bucket_count(f->requests[0].session->artifact), cores = f->core_count;
+    unsigned buckets = lathe_artifact_bucket_count(s->artifact);
+    const struct lathe_plan *plans[LATHE_MAX_BUCKETS];
+    const int64_t *symbols[LATHE_MAX_BUCKETS];
     f->plan_count = buckets ? buckets : 1;
-    f->stages = calloc((size_t)f->core_count * f->plan_count, sizeof *f->stages);
+    f->stage_room = pipeline ? f->core_count : 1;
+    f->stages = calloc((size_t)f->stage_room * f->plan_count, sizeof *f->stages);
     if (!f->stages)
         return no_memory(f, diag);
-    LATHE_TRY(cut_plans(f, pipeline ? f->core_count : 1, diag));
+    for (unsigned i = 0; i < f->plan_count; i++) {
+        const struct lathe_session *plan = s->buckets ? lathe_buckets_session(s, i) : s;
+        plans[i] = plan->plan;
+        symbols[i] = plan->symbol_max;
+    }
+    LATHE_TRY(lathe_stages_make_all(plans, symbols, f->plan_count, f->stage_room, f->stages, &f->stage_count, diag));
     f->core_count = pipeline ? f->stage_count : f->core_count;
-    for (unsigned p = 1; p < f->plan_count && f->core_count < cores; p++) /* closer together, as there are fewer */
-        memmove(stages_of(f, p), f->stages + (size_t)p * cores, f->core_count * sizeof *f->stages);
     f->queues = calloc(f->stage_count, sizeof *f->queues);
     if (!f->queues)
         return no_memory(f, diag);
@@ -420,6 +414,10 @@ unsigned lathe_request_truncated_rows(const struct lathe_request *r) {
 
 unsigned lathe_request_flagged_rows(const struct lathe_request *r) {
     return r->answered ? lathe_session_flagged_rows(r->session) : 0;
+}
+
+unsigned lathe_request_truncated_rows(const struct lathe_request *r) {
+    return r->answered ? lathe_session_truncated_rows(r->session) : 0;
 }
 
 void lathe_request_release(struct lathe_request **pointer) {

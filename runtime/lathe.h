@@ -211,7 +211,8 @@ bool lathe_fleet_pinned(const struct lathe_fleet *f);
 struct lathe_fleet_core {
     unsigned first_step, end_step; /* of the plan: its stage, all steps for replicate */
     double share;                  /* predicted part of a request's work */
-    uint64_t weight_bytes, activation_bytes; /* what its steps read and write at the maxima, each byte once */
+    uint64_t weight_bytes, activation_bytes; /* what its steps read and write at the maxima, each byte once,
+                                                in all buckets */
     uint64_t parts;                /* stages of requests done since new */
     uint64_t busy_ns;              /* CPU time of its thread for them; 0 unless `measure` is set */
 };
@@ -237,6 +238,7 @@ LATHE_NODISCARD enum lathe_status lathe_request_run(struct lathe_request *r, str
 const struct lathe_tensor_view *lathe_request_output(const struct lathe_request *r, unsigned index);
 unsigned lathe_request_truncated_rows(const struct lathe_request *r);
 unsigned lathe_request_flagged_rows(const struct lathe_request *r);
+unsigned lathe_request_truncated_rows(const struct lathe_request *r);
 /* Gives the slot back, after waiting where that was not done. Sets the pointer to NULL; NULL is allowed. */
 void lathe_request_release(struct lathe_request **request);
 

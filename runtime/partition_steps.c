@@ -112,20 +112,26 @@ static uint64_t value_bytes(const struct lathe_fmt_value *v, const int64_t *dims
     return bytes >= 0 && (uint64_t)bytes < v->bytes ? (uint64_t)bytes : v->bytes;
 }
 
-/* What the operands of steps [first, end) of one place take up at these dims. `room` holds one range an operand of the
- * plan. */
-static uint64_t place_bytes(const struct lathe_plan *p, const struct lathe_stage *s, enum lathe_value_place place,
-                            const int64_t *dims, struct range *room) {
-    size_t n = 0;
+/* Appends what the operands of steps [first, end) of one place take up at these dims (NULL: at the plan's maxima) to
+ * `ranges`; the new count. */
+static size_t add_ranges(const struct lathe_plan *p, const struct lathe_stage *s, enum lathe_value_place place,
+                         const int64_t *dims, struct range *ranges, size_t n) {
     for (uint32_t i = s->first; i < s->end; i++) {
         const struct lathe_fmt_step *f = &p->steps[i];
         for (uint32_t k = 0; k < (uint32_t)f->n_in + f->n_out; k++) {
             uint32_t v = p->operands[f->first_operand + k];
-            if (v != LATHE_FORMAT_ABSENT && p->values[v].place == place)
-                room[n++] = (struct range){p->values[v].offset, p->values[v].offset + value_bytes(&p->values[v], dims)};
+            if (v == LATHE_FORMAT_ABSENT || p->values[v].place != place)
+                continue;
+            uint64_t bytes = dims ? value_bytes(&p->values[v], dims) : p->values[v].bytes;
+            ranges[n++] = (struct range){p->values[v].offset, p->values[v].offset + bytes};
         }
     }
-    return union_bytes(room, n);
+    return n;
+}
+
+static uint64_t place_bytes(const struct lathe_plan *p, const struct lathe_stage *s, enum lathe_value_place place,
+                            const int64_t *dims, struct range *room) {
+    return union_bytes(room, add_ranges(p, s, place, dims, room, 0));
 }
 
 /* ---- stages */
@@ -233,6 +239,44 @@ enum lathe_status lathe_stages_make(const struct lathe_plan *p, const int64_t *s
     }
     free_workshop(&w);
     return ok ? LATHE_OK : lathe_fail(diag, LATHE_MSG_NO_MEMORY, "stages: out of memory");
+}
+
+/* Sums of the last plan's stages over all plans. */
+static enum lathe_status hold_all(const struct lathe_plan *const *plans, unsigned plan_count, unsigned cores,
+                                  struct lathe_stage *stages, unsigned count, struct lathe_diag *diag) {
+    size_t room = 1;
+    for (unsigned i = 0; i < plan_count; i++)
+        room += plans[i]->head->operand_count;
+    struct range *ranges = malloc(room * sizeof *ranges);
+    if (!ranges)
+        return lathe_fail(diag, LATHE_MSG_NO_MEMORY, "stages: out of memory");
+    for (unsigned k = 0; k < count; k++) {
+        struct lathe_stage *held = &stages[(size_t)(plan_count - 1) * cores + k];
+        size_t n = 0;
+        for (unsigned i = 0; i < plan_count; i++) {
+            const struct lathe_stage *s = &stages[(size_t)i * cores + k];
+            n = add_ranges(plans[i], s, LATHE_PLACE_CONSTANT, NULL, ranges, n);
+            if (s->activation_bytes > held->activation_bytes)
+                held->activation_bytes = s->activation_bytes;
+        }
+        held->weight_bytes = union_bytes(ranges, n);
+    }
+    free(ranges);
+    return LATHE_OK;
+}
+
+enum lathe_status lathe_stages_make_all(const struct lathe_plan *const *plans, const int64_t *const *symbols,
+                                        unsigned plan_count, unsigned cores, struct lathe_stage *stages,
+                                        unsigned *count, struct lathe_diag *diag) {
+    *count = cores;
+    for (unsigned i = 0; i < plan_count;) {
+        unsigned made;
+        LATHE_TRY(
+            lathe_stages_make(plans[i], symbols ? symbols[i] : NULL, *count, stages + (size_t)i * cores, &made, diag));
+        i = made < *count ? 0 : i + 1;
+        *count = made;
+    }
+    return plan_count > 1 ? hold_all(plans, plan_count, cores, stages, *count, diag) : LATHE_OK;
 }
 
 double lathe_stages_imbalance(const struct lathe_stage *stages, unsigned count) {

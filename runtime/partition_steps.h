@@ -23,6 +23,14 @@ struct lathe_stage {
 LATHE_NODISCARD enum lathe_status lathe_stages_make(const struct lathe_plan *plan, const int64_t *symbols,
                                                     unsigned cores, struct lathe_stage *stages, unsigned *count,
                                                     struct lathe_diag *diag);
+/* The same for several plans (buckets) on the same weights and arena, each in as many stages as the one that can be cut
+ * into the fewest. The stages of plan i begin at stages[i * cores]; symbols[i] are its maxima, `symbols` may be NULL.
+ * In the stages of the last plan the two sums are what a core holds for all of them: each byte of weights once, and the
+ * most activations. */
+LATHE_NODISCARD enum lathe_status lathe_stages_make_all(const struct lathe_plan *const *plans,
+                                                        const int64_t *const *symbols, unsigned plan_count,
+                                                        unsigned cores, struct lathe_stage *stages, unsigned *count,
+                                                        struct lathe_diag *diag);
 /* How far the dearest stage is above the mean: 0.1 for 10 %. */
 double lathe_stages_imbalance(const struct lathe_stage *stages, unsigned count);
 

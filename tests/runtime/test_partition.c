@@ -116,6 +116,28 @@ static void test_stages(void **state) {
         assert_true(weights >= all[0].weight_bytes);
         assert_true(lathe_stages_imbalance(stages, count) >= 0);
     }
+    /* a core with stages of two plans holds the weights of both, what they share once */
+    struct lathe_plan other = *p;
+    struct lathe_fmt_plan head = *p->head;
+    head.step_count = p->head->step_count - 1; /* its stages end elsewhere */
+    other.head = &head;
+    const struct lathe_plan *const two[] = {&other, p};
+    unsigned cores = p->head->step_count;
+    assert_true(cores <= 32);
+    assert_int_equal(lathe_stages_make_all(two, NULL, 2, 2, stages, &count, NULL), LATHE_OK);
+    assert_int_equal(count, 2);
+    assert_int_equal(stages[1].end, cores - 1);
+    assert_int_equal(stages[3].end, cores);
+    for (int k = 0; k < 2; k++) {
+        struct lathe_stage alone[2];
+        unsigned n;
+        assert_int_equal(lathe_stages_make(p, NULL, 2, alone, &n, NULL), LATHE_OK);
+        assert_true(stages[2 + k].weight_bytes >= alone[k].weight_bytes);
+        assert_true(stages[2 + k].weight_bytes >= stages[k].weight_bytes);
+        assert_true(stages[2 + k].weight_bytes <= all[0].weight_bytes);
+    }
+    assert_int_equal(lathe_stages_make_all(two, NULL, 2, cores, stages, &count, NULL), LATHE_OK);
+    assert_int_equal(count, cores - 1); /* as many as the shorter one has steps */
     /* smaller maxima touch fewer bytes, of the same weights */
     int64_t small[8];
     assert_true(p->head->symbol_count <= 8);
