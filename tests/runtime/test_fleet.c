@@ -281,6 +281,43 @@ static void test_soak_small(void **state) {
     free_cases(&s);
 }
 
+/* Longer than any bucket: refused, or cut where the fleet may, as a session does it. */
+static void cut_requests(struct lathe_artifact *a) {
+    enum { LONG = 40 };
+    int64_t ids[LONG], mask[LONG], dims[2] = {1, LONG};
+    for (int i = 0; i < LONG; i++) {
+        ids[i] = i % 50;
+        mask[i] = 1;
+    }
+    struct lathe_session *session = NULL;
+    assert_int_equal(
+        lathe_session_new(a, &(struct lathe_session_options){.threads = 1, .truncate = true}, &session, NULL),
+        LATHE_OK);
+    for (unsigned i = 0; i < lathe_artifact_input_count(a); i++)
+        assert_int_equal(lathe_session_set_input(session, i, LATHE_I64, 2, dims, i ? mask : ids, NULL), LATHE_OK);
+    assert_int_equal(lathe_session_run(session, NULL), LATHE_OK);
+    for (unsigned p = 0; p < 4; p++) {
+        struct lathe_fleet *f = NULL;
+        struct lathe_fleet_options o = {.placement = placements[p % 2], .cores = 2, .truncate = p < 2};
+        assert_int_equal(lathe_fleet_new(a, &o, &f, NULL), LATHE_OK);
+        struct lathe_request *r = lathe_fleet_take(f);
+        enum lathe_status status = lathe_request_set_input(r, 0, LATHE_I64, 2, dims, ids, NULL);
+        assert_int_equal(status, p < 2 ? LATHE_OK : LATHE_INVALID);
+        if (p < 2) {
+            for (unsigned i = 1; i < lathe_artifact_input_count(a); i++)
+                assert_int_equal(lathe_request_set_input(r, i, LATHE_I64, 2, dims, mask, NULL), LATHE_OK);
+            assert_int_equal(lathe_request_run(r, NULL), LATHE_OK);
+            assert_int_equal(lathe_request_truncated_rows(r), 1);
+            const struct lathe_tensor_view *got = lathe_request_output(r, 0), *want = lathe_session_output(session, 0);
+            assert_int_equal(got->bytes, want->bytes);
+            assert_memory_equal(got->data, want->data, want->bytes);
+        }
+        lathe_request_release(&r);
+        lathe_fleet_close(&f);
+    }
+    lathe_session_close(&session);
+}
+
 /* The model compiled with kept rows that only the prologue knows, and for one bucket. */
 static void soak_model(const struct lathe_bucket *buckets, unsigned bucket_count) {
     static struct lathe_diag why;
@@ -306,6 +343,8 @@ static void soak_model(const struct lathe_bucket *buckets, unsigned bucket_count
     make_subject(&s, a, bucket_count == 1);
     soak_both(&s);
     free_cases(&s);
+    if (bucket_count)
+        cut_requests(a);
     lathe_artifact_close(&a);
 }
 
