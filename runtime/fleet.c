@@ -416,10 +416,6 @@ unsigned lathe_request_flagged_rows(const struct lathe_request *r) {
     return r->answered ? lathe_session_flagged_rows(r->session) : 0;
 }
 
-unsigned lathe_request_truncated_rows(const struct lathe_request *r) {
-    return r->answered ? lathe_session_truncated_rows(r->session) : 0;
-}
-
 void lathe_request_release(struct lathe_request **pointer) {
     struct lathe_request *r = *pointer;
     *pointer = NULL;

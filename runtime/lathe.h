@@ -238,7 +238,6 @@ LATHE_NODISCARD enum lathe_status lathe_request_run(struct lathe_request *r, str
 const struct lathe_tensor_view *lathe_request_output(const struct lathe_request *r, unsigned index);
 unsigned lathe_request_truncated_rows(const struct lathe_request *r);
 unsigned lathe_request_flagged_rows(const struct lathe_request *r);
-unsigned lathe_request_truncated_rows(const struct lathe_request *r);
 /* Gives the slot back, after waiting where that was not done. Sets the pointer to NULL; NULL is allowed. */
 void lathe_request_release(struct lathe_request **request);
 
