@@ -3,7 +3,8 @@
  *
  * Works on the packed form. Backwards from take_rows: an operator that works row by row, and whose result only one
  * taken position reads, runs on one row a sequence instead. attention_rows then gets one query a sequence (attribute
- * `start`: its position) with all keys; where Q, K and V are one product, the part of Q leaves it. */
+ * `start`: its position, or operand 5: one of each sequence) with all keys; where Q, K and V are one product, the part
+ * of Q leaves it. */
 #include "match.h"
 #include "report.h"
 
@@ -14,7 +15,8 @@ struct trimming {
     struct lathe_graph *g;
     lathe_value_id map;
     lathe_dim rows, batch;
-    int64_t position;
+    int64_t position;     /* negative from the end; if `index` is absent */
+    lathe_value_id index; /* the position of each sequence */
     uint32_t values, nodes;
     uint8_t *trimmed;      /* a node runs on one row a sequence */
     double row, pair;      /* multiply-adds saved for each other row, and for each pair of one and a key */
@@ -76,7 +78,7 @@ static bool works_by_row(const struct trimming *t, lathe_node_id n) {
     case LATHE_OP_RESHAPE:
         return has_rows(t, node->in[0]);
     case LATHE_OP_ATTENTION_ROWS:
-        return lathe_attr_find(&attrs, LATHE_ATTR_START) == NULL;
+        return lathe_attr_find(&attrs, LATHE_ATTR_START) == NULL && node->n_in < 6;
     default:
         return false;
     }
@@ -84,7 +86,9 @@ static bool works_by_row(const struct trimming *t, lathe_node_id n) {
 
 static bool is_take(const struct trimming *t, lathe_node_id n) {
     struct lathe_attrs attrs = lathe_node_attrs(t->g, n);
-    return t->g->nodes[n].op == LATHE_OP_TAKE_ROWS && t->g->nodes[n].n_in == 2 && t->g->nodes[n].in[1] == t->map &&
+    const struct lathe_node *node = &t->g->nodes[n];
+    return node->op == LATHE_OP_TAKE_ROWS && node->in[1] == t->map &&
+           (node->n_in > 2 ? node->in[2] : LATHE_NONE) == t->index &&
            lathe_attr_int(&attrs, LATHE_ATTR_START, 0) == t->position;
 }
 
@@ -129,13 +133,14 @@ static lathe_value_id take(struct trimming *t, lathe_node_id n, lathe_value_id v
     if (v < t->values && t->taken[v] != LATHE_NONE)
         return t->taken[v];
     struct lathe_value value = g->values[v];
-    lathe_value_id in[2] = {v, t->map};
+    lathe_value_id in[3] = {v, t->map, t->index};
     value.dims[0] = t->batch;
-    lathe_value_id made =
-        lathe_graph_emit(g, n, LATHE_OP_TAKE_ROWS, g->nodes[n].name, in, 2, value.dtype, value.rank, value.dims);
+    lathe_value_id made = lathe_graph_emit(g, n, LATHE_OP_TAKE_ROWS, g->nodes[n].name, in,
+                                           t->index == LATHE_NONE ? 2 : 3, value.dtype, value.rank, value.dims);
     if (made == LATHE_NONE)
         return made;
-    lathe_node_set_int(g, g->values[made].producer, LATHE_ATTR_START, t->position);
+    if (t->index == LATHE_NONE)
+        lathe_node_set_int(g, g->values[made].producer, LATHE_ATTR_START, t->position);
     if (v < t->values)
         t->taken[v] = made;
     return made;
@@ -275,6 +280,27 @@ static void count_saved(struct trimming *t, lathe_node_id n) {
     }
 }
 
+/* Tells attention n which token its one query a sequence is. */
+static bool set_query(struct trimming *t, lathe_node_id n) {
+    struct lathe_graph *g = t->g;
+    if (t->index == LATHE_NONE && t->position >= 0) {
+        lathe_node_set_int(g, n, LATHE_ATTR_START, t->position);
+        return true;
+    }
+    lathe_value_id in[6] = {LATHE_NONE, LATHE_NONE, LATHE_NONE, LATHE_NONE, LATHE_NONE, t->index};
+    for (uint32_t i = 0; i < g->nodes[n].n_in && i < 5; i++)
+        in[i] = g->nodes[n].in[i];
+    if (t->index == LATHE_NONE) {
+        const int64_t one[1] = {1};
+        lathe_value_id fill[2] = {LATHE_NONE,
+                                  lathe_graph_add_constant_copy(g, "last", LATHE_I64, 1, one, &t->position)};
+        in[5] = lathe_graph_emit(g, n, LATHE_OP_FILL, g->nodes[n].name, fill, 2, LATHE_I64, 1, &t->batch);
+    }
+    if (in[5] != LATHE_NONE)
+        lathe_node_set_inputs(g, n, in, 6);
+    return in[5] != LATHE_NONE;
+}
+
 static bool rewrite(struct trimming *t, lathe_node_id n) {
     struct lathe_graph *g = t->g;
     bool attention = g->nodes[n].op == LATHE_OP_ATTENTION_ROWS;
@@ -288,8 +314,8 @@ static bool rewrite(struct trimming *t, lathe_node_id n) {
                 return false;
             lathe_node_set_input(g, n, i, row);
         }
-    if (attention)
-        lathe_node_set_int(g, n, LATHE_ATTR_START, t->position);
+    if (attention && !set_query(t, n))
+        return false;
     for (uint32_t i = 0; i < g->nodes[n].n_out; i++) {
         lathe_value_id v = g->nodes[n].out[i];
         if (v == LATHE_NONE)
@@ -316,6 +342,7 @@ static bool trim(struct lathe_pass_ctx *ctx, lathe_node_id first_take) {
     t.rows = g->values[g->nodes[first_take].in[0]].dims[0];
     t.batch = g->values[g->nodes[first_take].out[0]].dims[0];
     t.position = lathe_attr_int(&attrs, LATHE_ATTR_START, 0);
+    t.index = g->nodes[first_take].n_in > 2 ? g->nodes[first_take].in[2] : LATHE_NONE;
     t.trimmed = lathe_arena_alloc(ctx->scratch, t.nodes);
     t.taken = lathe_arena_alloc_array(ctx->scratch, t.values, sizeof *t.taken);
     lathe_node_id *order = lathe_arena_alloc_array(ctx->scratch, t.nodes, sizeof *order);
@@ -346,10 +373,7 @@ static bool trim(struct lathe_pass_ctx *ctx, lathe_node_id first_take) {
 enum lathe_status lathe_pass_trim_unused_rows(struct lathe_pass_ctx *ctx) {
     struct lathe_graph *g = ctx->graph;
     LATHE_FOR_NODES(g, n) {
-        /* a position from the end, or one of each sequence, is none that attention_rows can be told */
-        struct lathe_attrs attrs = lathe_node_attrs(g, n);
-        if (g->nodes[n].op != LATHE_OP_TAKE_ROWS || g->nodes[n].n_in != 2 ||
-            lathe_attr_int(&attrs, LATHE_ATTR_START, 0) < 0)
+        if (g->nodes[n].op != LATHE_OP_TAKE_ROWS)
             continue;
         if (!trim(ctx, n) || g->out_of_memory)
             return lathe_fail(ctx->diag, LATHE_MSG_NO_MEMORY, "trim_unused_rows: out of memory");

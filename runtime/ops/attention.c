@@ -42,6 +42,7 @@ struct attention {
     const struct lathe_row_sequence *sequences; /* packed form, else NULL */
     const struct lathe_row_place *places;
     int64_t query_at; /* packed form, >= 0: q has one row a sequence, the token at this position; -1: all kept rows */
+    const struct lathe_tensor *query_index; /* that position for each sequence, negative from the end; NULL: query_at */
 };
 
 /* One sequence of the batch. */
@@ -308,7 +309,8 @@ static struct sequence sequence_at(const struct attention *at, int64_t b) {
     for (int64_t i = 1; i < s.rows && s.consecutive; i++)
         s.consecutive = s.places[i].position == s.places[0].position + i;
     if (at->query_at >= 0) {
-        s.query_at = at->query_at;
+        s.query_at = at->query_index ? lathe_read_i64(at->query_index, b) : at->query_at;
+        s.query_at += s.query_at < 0 ? row->positions : 0;
         s.q0 = b;
         s.rows = 1;
     }
@@ -478,7 +480,8 @@ static bool read_rows(const struct lathe_op_call *call, struct attention *at) {
         return false;
     common_attributes(at, call);
     int64_t rows = k->dims[0];
-    at->query_at = lathe_attr_int(&call->attrs, LATHE_ATTR_START, -1);
+    at->query_index = lathe_operand(call, 5);
+    at->query_at = at->query_index ? 0 : lathe_attr_int(&call->attrs, LATHE_ATTR_START, -1);
     if (v->dims[0] != rows || y->dims[0] != q->dims[0] || (at->query_at < 0 && q->dims[0] != rows) ||
         y->dims[1] != at->heads * at->dv || map->dtype != LATHE_I32 || rows > INT32_MAX)
         return false;
@@ -492,7 +495,8 @@ static bool read_rows(const struct lathe_op_call *call, struct attention *at) {
     const struct lathe_row_sequence *sequences = lathe_row_map_sequences(map->data);
     int64_t count = lathe_tensor_count(map), positions = count >= 4 ? sequences->positions : 0;
     at->batch = positions >= 0 ? count / (4 + 2 * positions) : 0;
-    if (at->batch * (4 + 2 * positions) != count || (at->query_at >= 0 && q->dims[0] != at->batch))
+    if (at->batch * (4 + 2 * positions) != count || (at->query_at >= 0 && q->dims[0] != at->batch) ||
+        (at->query_index && lathe_tensor_count(at->query_index) != at->batch))
         return false;
     at->sequences = sequences;
     at->places = lathe_row_map_places(map->data, at->batch);
@@ -517,6 +521,13 @@ enum lathe_status lathe_run_attention_rows(const struct lathe_op_call *call) {
     LATHE_TRY(f32_operands(call, "attention_rows", 4));
     if (!read_rows(call, &at))
         return lathe_bad_shape(call, "attention_rows");
+    for (int64_t b = 0; at.query_index && b < at.batch; b++) {
+        int64_t i = lathe_read_i64(at.query_index, b), positions = at.sequences[b].positions;
+        if (i < -positions || i >= positions)
+            return lathe_fail(call->diag, LATHE_MSG_INDEX_RANGE,
+                              "token %lld of sequence %lld is outside its %lld tokens", (long long)i, (long long)b,
+                              (long long)positions);
+    }
     const struct lathe_tensor *bias = lathe_operand(call, 4);
     lay_out(call->scratch, at.sq, at.sk, at.d, at.dv, bias != NULL, &buf);
     run(&at, &buf);

@@ -216,9 +216,29 @@ static void padded(void **state) {
                                          .out = (struct lathe_tensor *[]){&tpx},
                                          .team = {0, 1, NULL}};
             assert_int_equal(lathe_run_pack_rows(&pack), LATHE_OK);
-            const struct lathe_tensor *packed[5] = {&tpx, &tpx, &tpx, &tm, NULL};
+            const struct lathe_tensor *packed[6] = {&tpx, &tpx, &tpx, &tm, NULL};
             run_op(lathe_run_attention_rows, lathe_scratch_attention_rows, &kernels, attrs, count, packed, 4, &tpy,
                    1 + (unsigned)test_below(3));
+            /* one query a sequence, at a position of its own, from the end for some */
+            float *qx = guarded_floats((size_t)(batch * W)), *qy = guarded_floats((size_t)(batch * N * D));
+            int64_t *index = calloc((size_t)batch, sizeof *index), *row = calloc((size_t)batch, sizeof *row);
+            for (int64_t b = 0; b < batch; b++) {
+                row[b] = sequences[b].start + (int64_t)test_below((size_t)sequences[b].rows);
+                index[b] = places[row[b]].position - (test_below(2) ? s : 0);
+                memcpy(qx + b * W, px + row[b] * W, W * sizeof *qx);
+            }
+            struct lathe_tensor tqx = {qx, LATHE_F32, 2, {batch, W}}, tqy = {qy, LATHE_F32, 2, {batch, N * D}},
+                                ti = {index, LATHE_I64, 1, {batch}};
+            packed[0] = &tqx;
+            packed[5] = &ti;
+            run_op(lathe_run_attention_rows, lathe_scratch_attention_rows, &kernels, attrs, count, packed, 6, &tqy,
+                   1 + (unsigned)test_below(3));
+            for (int64_t b = 0; b < batch; b++)
+                assert_memory_equal(qy + b * N * D, py + row[b] * N * D, N * D * sizeof *qy);
+            guarded_free(qx, (size_t)(batch * W));
+            guarded_free(qy, (size_t)(batch * N * D));
+            free(index);
+            free(row);
             /* alone, without padding */
             for (int64_t b = 0; b < batch; b++) {
                 int64_t n = sequences[b].rows;

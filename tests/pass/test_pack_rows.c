@@ -230,9 +230,16 @@ static const struct pass_case trim_cases[] = {
     {"one token is read", "pack_rows trim_unused_rows drop_dead_nodes", MODEL FIRST "output %c as \"c\"\n",
      "take_rows=2 attention_rows=1 linear=2\ntext:%att : f32[batch, 2] = attention_rows\ntext:start=0\n"
      "text:%o : f32[batch, 2] = linear\ntext:%h : f32[batch, 2] = skip_layer_norm"},
-    {"a position from the end is none that the attention can be told", "pack_rows trim_unused_rows drop_dead_nodes",
+    {"the last token is read", "pack_rows trim_unused_rows drop_dead_nodes",
      MODEL "%s : f32[batch, 1, 2] = slice(%h) {axes=[1], starts=<seq-1>, ends=<seq>, steps=[1]}\noutput %s as \"s\"\n",
-     "take_rows=1 attention_rows=1\ntext:%att : f32[rows, 2] = attention_rows"},
+     "take_rows=2 attention_rows=1 fill=1\ntext:%att : f32[batch, 2] = attention_rows\ntext:%h : f32[batch, 2]"},
+    {"a token at an index of each sequence is read", "pack_rows trim_unused_rows drop_dead_nodes",
+     MODEL "%place : i64[batch] = arg_max(%ids) {axis=1, keepdims=0, select_last=0}\n"
+           "%b0 : i64[batch] = range() {start=0, delta=1}\n%len : i64[1] = dims_tensor() {values=<seq>}\n"
+           "%base : i64[batch] = mul(%b0, %len)\n%at : i64[batch] = add(%place, %base)\n"
+           "%flat : f32[batch*seq, 2] = reshape(%h)\n%c : f32[batch, 2] = gather(%flat, %at) {axis=0}\n"
+           "output %c as \"c\"\n",
+     "take_rows=2 attention_rows=1\ntext:%row_map, _, %place)\ntext:%h : f32[batch, 2]"},
     {"all tokens are read too", "pack_rows trim_unused_rows drop_dead_nodes",
      MODEL FIRST "output %c as \"c\"\noutput %h as \"h\"\n", "take_rows=1 unpack_rows=1\ntext:%att : f32[rows, 2]"},
     {"the product of Q leaves that of K and V", "pack_rows trim_unused_rows drop_dead_nodes",
