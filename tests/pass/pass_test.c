@@ -68,7 +68,16 @@ void pass_case_run(const struct pass_case *c) {
     lathe_report_json(report, true, &json);
     for (const char *line = c->expect; *line;) {
         size_t length = strcspn(line, "\n");
-        if (!holds(line, length, g, text.data ? text.data : "", json.data ? json.data : "")) {
+        if (!strncmp(line, "trimmed:", 8)) {
+            double row, pair;
+            char found[64];
+            lathe_report_trimmed_work(report, &row, &pair);
+            snprintf(found, sizeof found, "trimmed:%g+%g", row, pair);
+            if (strlen(found) != length || strncmp(found, line, length)) {
+                print_error("%s: not %.*s but %s\n", c->name, (int)length, line, found);
+                failed = true;
+            }
+        } else if (!holds(line, length, g, text.data ? text.data : "", json.data ? json.data : "")) {
             print_error("%s: not so: %.*s\n%s\n%s\n", c->name, (int)length, line, text.data, json.data);
             failed = true;
         }

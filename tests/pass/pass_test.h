@@ -9,7 +9,8 @@ struct pass_case {
     const char *name;
     const char *passes; /* names, separated by blanks, run in this order */
     const char *graph;  /* text form */
-    const char *expect; /* "layer_norm=1 sub=0": nodes of an operator; "missed:text" and "text:..." one a line */
+    const char *expect; /* "layer_norm=1 sub=0": nodes of an operator; "missed:text", "text:..." one a line;
+                           "trimmed:6+2": multiply-adds that the report says were taken off a row, and a pair of rows */
     bool int8;          /* as for --precision int8 */
 };
 

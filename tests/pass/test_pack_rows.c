@@ -229,10 +229,11 @@ static const struct pass_case cases[] = {
 static const struct pass_case trim_cases[] = {
     {"one token is read", "pack_rows trim_unused_rows drop_dead_nodes", MODEL FIRST "output %c as \"c\"\n",
      "take_rows=2 attention_rows=1 linear=2\ntext:%att : f32[batch, 2] = attention_rows\ntext:start=0\n"
-     "text:%o : f32[batch, 2] = linear\ntext:%h : f32[batch, 2] = skip_layer_norm"},
+     "text:%o : f32[batch, 2] = linear\ntext:%h : f32[batch, 2] = skip_layer_norm\ntrimmed:4+4"},
     {"the last token is read", "pack_rows trim_unused_rows drop_dead_nodes",
      MODEL "%s : f32[batch, 1, 2] = slice(%h) {axes=[1], starts=<seq-1>, ends=<seq>, steps=[1]}\noutput %s as \"s\"\n",
-     "take_rows=2 attention_rows=1 fill=1\ntext:%att : f32[batch, 2] = attention_rows\ntext:%h : f32[batch, 2]"},
+     "take_rows=2 attention_rows=1 fill=1\ntext:%att : f32[batch, 2] = attention_rows\ntext:%h : f32[batch, 2]\n"
+     "trimmed:4+4"},
     {"a token at an index of each sequence is read", "pack_rows trim_unused_rows drop_dead_nodes",
      MODEL "%place : i64[batch] = arg_max(%ids) {axis=1, keepdims=0, select_last=0}\n"
            "%b0 : i64[batch] = range() {start=0, delta=1}\n%len : i64[1] = dims_tensor() {values=<seq>}\n"
@@ -241,7 +242,8 @@ static const struct pass_case trim_cases[] = {
            "output %c as \"c\"\n",
      "take_rows=2 attention_rows=1\ntext:%row_map, _, %place)\ntext:%h : f32[batch, 2]"},
     {"all tokens are read too", "pack_rows trim_unused_rows drop_dead_nodes",
-     MODEL FIRST "output %c as \"c\"\noutput %h as \"h\"\n", "take_rows=1 unpack_rows=1\ntext:%att : f32[rows, 2]"},
+     MODEL FIRST "output %c as \"c\"\noutput %h as \"h\"\n",
+     "take_rows=1 unpack_rows=1\ntext:%att : f32[rows, 2]\ntrimmed:0+0"},
     {"the product of Q leaves that of K and V", "pack_rows trim_unused_rows drop_dead_nodes",
      "input %e : f32[batch, seq, 2]\ninput %attention_mask : i64[batch, seq]\n"
      "const %q : f32[2, 2] = {1, 2, 3, 4}\nconst %k : f32[2, 2] = {5, 6, 7, 8}\nconst %v : f32[2, 2] = {9, 1, 2, 3}\n"
@@ -249,7 +251,7 @@ static const struct pass_case trim_cases[] = {
      "%qkv : f32[batch, seq, 6] = linear(%e, %w, %b)\n"
      "%h : f32[batch, seq, 2] = attention(%qkv, %qkv, %qkv, %attention_mask) {heads=1, head_dim=2, v_head_dim=2, "
      "kv_heads=1, q_offset=0, k_offset=2, v_offset=4, scale=0.7}\n" FIRST "output %c as \"c\"\n",
-     "linear=2 concat=1 take_rows=1\ntext:f32[2, 4] = concat(%k, %v)\ntext:k_offset=0, v_offset=2"},
+     "linear=2 concat=1 take_rows=1\ntext:f32[2, 4] = concat(%k, %v)\ntext:k_offset=0, v_offset=2\ntrimmed:4+4"},
 };
 
 int main(void) {
