@@ -192,6 +192,8 @@ static void attention(const struct step *c) {
     c->out->kind = LATHE_COST_ATTENTION;
     c->out->products = scores * (d + dv);
     double rate = rate_of(c, cost->f32) * (cost->attention > 0 ? cost->attention : 1);
+    if (attr(c, LATHE_ATTR_BITS, 0) == 8) /* scores at the rate of 8 bits, outputs at half of it */
+        rate = rate_of(c, cost->int8) * (cost->attention > 0 ? cost->attention : 1) * (d + dv) / (d + 2 * dv);
     /* The keys of each head are laid out for the products first. */
     double laid_out = keys * heads * (d + dv) * (packed ? (double)c->m->batch : dim_of(c, y, 0)) * cost->element;
     c->out->compute_ns = (c->out->products / rate + (scores * cost->exp + laid_out) / c->cycles) * c->share;

@@ -79,6 +79,7 @@ static const struct step quantize_steps[] = {
     {"quantize_linear", false},
     /* What is scaled before it is quantized can often be made so: that is known once the layers that stay are. */
     {"smooth_activations", false},
+    {"quantize_attention", false},
     {"quantize_embedding", false},
     {"drop_dead_nodes", false},
 };

@@ -58,7 +58,7 @@ static int by_error(const void *a, const void *b) {
     return x->node < y->node ? -1 : x->node > y->node;
 }
 
-/* The `count` worst layers stay in f32. */
+/* The `count` worst layers stay in f32, and so does attention, whose error no layer tells. */
 static enum lathe_status exclude_worst(struct quantizing *q, struct lathe_quantized_layer **sorted, uint32_t count,
                                        double cosine) {
     char *why = lathe_arena_format(q->g->arena, "among the worst layers: with all in 8 bits the model's cosine is %.6f",
@@ -67,6 +67,7 @@ static enum lathe_status exclude_worst(struct quantizing *q, struct lathe_quanti
         return lathe_fail(q->diag, LATHE_MSG_NO_MEMORY, "quantizing: out of memory");
     for (uint32_t i = 0; i < count; i++)
         sorted[i]->excluded = why;
+    q->options.attention_excluded = why;
     return LATHE_OK;
 }
 

@@ -47,6 +47,7 @@ struct lathe_report_stored {
     double input_low, input_high;
 };
 void lathe_report_quantized(struct lathe_report *r, const char *layer, const struct lathe_report_stored *stored);
+/* error: relative, NaN when it was not measured */
 void lathe_report_quantization(struct lathe_report *r, const char *layer, const char *scheme, double error, bool kept,
                                const char *why);
 /* fallback: the steps of the plan, whether some may stay on the host, and each that does: its operator and node. Never

@@ -3,6 +3,7 @@
 #include "printable.h"
 #include "report_data.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -357,7 +358,10 @@ static void quantization(const struct lathe_report *r, struct lathe_text *out) {
         lathe_text_append(out, "<tr>");
         cell(out, "m", q->layer);
         cell(out, "k", q->scheme);
-        lathe_text_append(out, "<td class=\"n\">%.3g</td>", q->error);
+        if (isfinite(q->error))
+            lathe_text_append(out, "<td class=\"n\">%.3g</td>", q->error);
+        else
+            lathe_text_append(out, "<td class=\"n\"></td>");
         cell(out, q->kept ? "k good" : "k warn", q->kept ? "yes" : "no");
         if (q->has_stored)
             lathe_text_append(out, "<td class=\"n\">%d to %d</td><td class=\"n\">%lld</td>", q->stored.min,

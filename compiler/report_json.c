@@ -3,6 +3,7 @@
 #include "lathe.h"
 #include "report_data.h"
 
+#include <math.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -86,7 +87,7 @@ static json_t *quantization(const struct lathe_report *r) {
         json_t *o = json_object();
         put_text(o, "layer", q->layer);
         put_text(o, "scheme", q->scheme);
-        put(o, "error", lathe_json_number(q->error));
+        put(o, "error", isfinite(q->error) ? lathe_json_number(q->error) : json_null());
         put(o, "kept", json_boolean(q->kept));
         put_text(o, "why", q->why);
         if (q->has_stored) {

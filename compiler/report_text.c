@@ -2,6 +2,7 @@
 #include "printable.h"
 #include "report_data.h"
 
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -117,7 +118,9 @@ static void quantization(const struct lathe_report *r, struct lathe_text *out) {
         const struct lathe_report_layer *q = &r->quantization.at[i];
         label(out, i ? "" : "layers");
         lathe_append_printable(out, q->layer);
-        lathe_text_append(out, ": %s, error %.3g", q->scheme, q->error);
+        lathe_text_append(out, ": %s", q->scheme);
+        if (isfinite(q->error))
+            lathe_text_append(out, ", error %.3g", q->error);
         if (!q->kept)
             lathe_text_append(out, ", kept in higher precision");
         if (q->has_stored)

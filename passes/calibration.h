@@ -45,8 +45,9 @@ struct lathe_quantize_log {
 /* How --precision int8 and auto work. */
 struct lathe_quantize_options {
     const struct lathe_calibration *calibration;
-    double budget; /* largest relative error of a layer's output; 0: no limit */
-    int jobs;      /* threads, 0: as many as cores; no result depends on it */
+    double budget;                  /* largest relative error of a layer's output; 0: no limit */
+    int jobs;                       /* threads, 0: as many as cores; no result depends on it */
+    const char *attention_excluded; /* why all attention stays in f32; NULL: it need not */
     struct lathe_quantize_log *log;
 };
 

@@ -6,4 +6,5 @@
 #define LATHE_ATTENTION_KEYS    256 /* keys a block */
 #define LATHE_ATTENTION_QUERIES 32  /* queries a group: two panels */
 #define LATHE_ATTENTION_CHUNK   256 /* queries a call that the operators hand out: bounds the scratch */
+#define LATHE_ATTENTION_Q8_ROWS 14  /* queries of a tile of attention_q8, at most: bounds its scratch */
 #endif

@@ -75,11 +75,20 @@ struct lathe_attention_f32_args {
     const uint8_t *allow;
     size_t ld_allow;
     const int32_t *first, *last; /* per query, may be NULL */
-    uint8_t *no_key;             /* NULL or [nq]: set to 1 for a query without any key, else 0 */
+    const uint8_t *keys; /* NULL or [nk]: 0 for keys that no query may see, for attention_q8, which takes no range
+                            from them; attention_f32 does not look at it */
+    uint8_t *no_key;     /* NULL or [nq]: set to 1 for a query without any key, else 0 */
     void *scratch;
 };
 typedef void (*lathe_attention_f32_fn)(const struct lathe_attention_f32_args *args);
 size_t lathe_attention_f32_scratch(size_t nq, size_t nk, size_t d, size_t dv);
+
+/* attention_q8: the same in integers (attention_q8_scheme.h), for d <= LATHE_Q8_MAX_HEAD, nk <= LATHE_Q8_MAX_KEYS,
+ * scale > 0 and no softcap. All rows of the table give the same bits; a query's bits depend on its own row, on all keys
+ * and values that `keys` leaves, and on nothing else. */
+#define LATHE_Q8_MAX_HEAD 128
+#define LATHE_Q8_MAX_KEYS (1 << 20)
+size_t lathe_attention_q8_scratch(size_t nq, size_t nk, size_t d, size_t dv);
 
 struct lathe_gemm_f32_kernel {
     lathe_gemm_f32_fn fn;
@@ -95,7 +104,7 @@ struct lathe_kernels {
     lathe_layer_norm_f32_fn layer_norm_f32;
     lathe_rms_norm_f32_fn rms_norm_f32;
     lathe_softmax_f32_fn softmax_f32;
-    lathe_attention_f32_fn attention_f32;
+    lathe_attention_f32_fn attention_f32, attention_q8;
     lathe_unary_f32_fn gelu_f32, gelu_tanh_f32, silu_f32, tanh_f32, exp_f32, erf_f32, sigmoid_f32;
     lathe_binary_f32_fn binary_f32;
     struct lathe_gemm_bf16_kernel gemm_bf16;
@@ -104,7 +113,8 @@ struct lathe_kernels {
     struct lathe_gemm_q8_kernel gemm_u7s8; /* pairs of products fit 16 bits: A at most 127, or W at most 64 in magnitude */
     /* sizes for tile choice; from CPUID */
     size_t l1_bytes, l2_bytes;
-    const char *names[LATHE_MAX_FAMILIES]; /* of the chosen rows, in the order of the families above, for logs and bench */
+    const char
+        *names[LATHE_MAX_FAMILIES]; /* of the chosen rows, in the order of the families above, for logs and bench */
     unsigned name_count;
 };
 

@@ -30,4 +30,16 @@ static inline vi vi_mul(vi a, vi b) {
 static inline vf v_from_i32(vi x) {
     return _mm256_cvtepi32_ps(x);
 }
+/* Half to even. */
+static inline vi vi_round(vf x) {
+    return _mm256_cvtps_epi32(x);
+}
+static inline vf vi_as_float(vi x) {
+    return _mm256_castsi256_ps(x);
+}
+static inline int32_t vi_sum(vi x) {
+    __m128i s = _mm_add_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+    s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1)));
+}
 #endif

@@ -30,4 +30,14 @@ static inline vi vi_mul(vi a, vi b) {
 static inline vf v_from_i32(vi x) {
     return _mm512_cvtepi32_ps(x);
 }
+/* Half to even. */
+static inline vi vi_round(vf x) {
+    return _mm512_cvtps_epi32(x);
+}
+static inline vf vi_as_float(vi x) {
+    return _mm512_castsi512_ps(x);
+}
+static inline int32_t vi_sum(vi x) {
+    return _mm512_reduce_add_epi32(x);
+}
 #endif

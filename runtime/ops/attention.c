@@ -1,5 +1,5 @@
-/* attention, attention_rows and sdpa: who attends to what, and the split over the team. The arithmetic is the
- * attention_f32 row's.
+/* attention, attention_rows and sdpa: who attends to what, and the split over the team. The arithmetic is that of the
+ * attention_f32 row, or of attention_q8 with `bits` = 8.
  *
  * A sequence's keys are a contiguous range of rows, first to last allowed key, so that padding at either end is never
  * read and has no part in any sum; holes inside are masked by bytes. Work is cut in units of one head of one sequence
@@ -13,8 +13,9 @@
 #include <math.h>
 #include <string.h>
 
-#define GROUP LATHE_ATTENTION_QUERIES
-#define CHUNK LATHE_ATTENTION_CHUNK
+#define GROUP    LATHE_ATTENTION_QUERIES
+#define CHUNK    LATHE_ATTENTION_CHUNK
+#define CHUNK_Q8 1024 /* keys and values are quantized once for that many queries */
 
 /* A mask operand broadcast to [B, N, Sq, Sk]. */
 struct plane {
@@ -34,7 +35,7 @@ struct attention {
     int64_t q_batch, k_batch, v_batch, o_batch; /* between sequences; 0 in packed form */
     int64_t batch, sq, sk;                      /* of the padded form; of packed form: batch only */
     float scale, softcap;
-    bool causal;
+    bool causal, q8;
     int64_t window; /* -1: none */
     enum lathe_masked_row masked_row;
     const struct lathe_tensor *keys; /* [B, Sk] or NULL */
@@ -59,11 +60,11 @@ struct sequence {
 /* Per-thread scratch, in this order. */
 struct buffers {
     void *kernel;
-    int32_t *first, *last; /* [CHUNK] */
+    int32_t *first, *last; /* [chunk] */
     float *mean;           /* [dv] */
     float *bias;           /* [GROUP][keys], only with a mask operand */
     uint8_t *allow;        /* [GROUP][keys], only with a mask operand */
-    uint8_t *no_key;       /* [CHUNK] */
+    uint8_t *no_key;       /* [chunk] */
     uint8_t *key_bytes;    /* [keys] */
 };
 
@@ -71,26 +72,42 @@ static size_t aligned(size_t n) {
     return (n + 63) / 64 * 64;
 }
 
+/* Queries that one call of the kernel takes, at most. */
+static int64_t chunk_of(const struct attention *at) {
+    return at->q8 ? CHUNK_Q8 : CHUNK;
+}
+
 /* Lays the buffers out from `base`; returns their size. */
-static size_t lay_out(char *base, int64_t queries, int64_t keys, int64_t d, int64_t dv, bool plane,
-                      struct buffers *out) {
-    size_t nq = (size_t)(queries < CHUNK ? queries : CHUNK), nk = (size_t)keys, at = 0;
+static size_t lay_out(const struct attention *at, char *base, bool plane, struct buffers *out) {
+    size_t chunk = (size_t)chunk_of(at), nq = (size_t)(at->sq < chunk_of(at) ? at->sq : chunk_of(at));
+    size_t nk = (size_t)at->sk, d = (size_t)at->d, dv = (size_t)at->dv, used = 0;
+    size_t kernel = at->q8 ? lathe_attention_q8_scratch(nq, nk, d, dv) : lathe_attention_f32_scratch(nq, nk, d, dv);
+    if (kernel > SIZE_MAX / 2)
+        return SIZE_MAX;
     out->kernel = base;
-    at += aligned(lathe_attention_f32_scratch(nq, nk, (size_t)d, (size_t)dv));
-    out->first = (int32_t *)(base + at);
-    at += CHUNK * sizeof(int32_t);
-    out->last = (int32_t *)(base + at);
-    at += CHUNK * sizeof(int32_t);
-    out->mean = (float *)(base + at);
-    at += aligned((size_t)dv * sizeof(float));
-    out->bias = (float *)(base + at);
-    at += plane ? aligned(GROUP * nk * sizeof(float)) : 0;
-    out->allow = (uint8_t *)(base + at);
-    at += plane ? aligned(GROUP * nk) : 0;
-    out->no_key = (uint8_t *)(base + at);
-    at += CHUNK;
-    out->key_bytes = (uint8_t *)(base + at);
-    return at + aligned(nk);
+    used += aligned(kernel);
+    out->first = (int32_t *)(base + used);
+    used += chunk * sizeof(int32_t);
+    out->last = (int32_t *)(base + used);
+    used += chunk * sizeof(int32_t);
+    out->mean = (float *)(base + used);
+    used += aligned(dv * sizeof(float));
+    out->bias = (float *)(base + used);
+    used += plane ? aligned(GROUP * nk * sizeof(float)) : 0;
+    out->allow = (uint8_t *)(base + used);
+    used += plane ? aligned(GROUP * nk) : 0;
+    out->no_key = (uint8_t *)(base + used);
+    used += chunk;
+    out->key_bytes = (uint8_t *)(base + used);
+    return used + aligned(nk);
+}
+
+static void call_kernel(const struct attention *at, const struct lathe_attention_f32_args *args) {
+    const struct lathe_kernels *kernels = at->call->kernels;
+    if (at->q8)
+        kernels->attention_q8(args);
+    else
+        kernels->attention_f32(args);
 }
 
 /* ---- masks of a few queries */
@@ -221,7 +238,7 @@ static void unmasked_queries(const struct attention *at, const struct sequence *
         args.nk = (size_t)s->all_keys;
         if (adds)
             set_plane(at, &whole, head, q0 + i, n, buf, &args);
-        at->call->kernels->attention_f32(&args);
+        call_kernel(at, &args);
     }
 }
 
@@ -251,6 +268,7 @@ static void some_queries(const struct attention *at, const struct sequence *s, i
     args.nk = (size_t)s->keys;
     args.no_key = buf->no_key;
     args.allow = s->holes; /* the same for all queries: no stride */
+    args.keys = s->holes;
     if (at->causal || at->window >= 0) {
         ranges(at, s, q0, nq, buf);
         args.first = buf->first;
@@ -258,7 +276,7 @@ static void some_queries(const struct attention *at, const struct sequence *s, i
     }
     if (at->plane.data && s->keys > 0)
         set_plane(at, s, head, q0, nq, buf, &args);
-    at->call->kernels->attention_f32(&args);
+    call_kernel(at, &args);
     if (at->masked_row != LATHE_MASKED_UNIFORM && at->masked_row != LATHE_MASKED_SOFTMAX)
         return;
     for (int64_t i = 0; i < nq;) {
@@ -324,7 +342,7 @@ static int64_t groups_of(const struct sequence *s) {
 /* Queries [q0, q1) of a head, as many at a time as the buffers hold. */
 static void head_queries(const struct attention *at, const struct sequence *s, int64_t head, int64_t q0, int64_t q1,
                          struct buffers *buf) {
-    int64_t step = at->plane.data && s->keys > 0 && !plane_is_direct(at, s) ? GROUP : CHUNK;
+    int64_t step = at->plane.data && s->keys > 0 && !plane_is_direct(at, s) ? GROUP : chunk_of(at);
     for (int64_t q = q0; q < q1; q += step)
         some_queries(at, s, head, q, q1 - q < step ? q1 - q : step, buf);
 }
@@ -378,6 +396,7 @@ static bool head_attributes(struct attention *at, const struct lathe_op_call *ca
     at->d = lathe_attr_int(&call->attrs, LATHE_ATTR_HEAD_DIM, 0);
     at->dv = lathe_attr_int(&call->attrs, LATHE_ATTR_V_HEAD_DIM, at->d);
     at->masked_row = (enum lathe_masked_row)lathe_attr_int(&call->attrs, LATHE_ATTR_MASKED_ROW, LATHE_MASKED_UNIFORM);
+    at->q8 = lathe_attr_int(&call->attrs, LATHE_ATTR_BITS, 0) == 8;
     int64_t limit = INT32_MAX;
     return at->heads >= 1 && at->kv_heads >= 1 && at->kv_heads <= at->heads && at->heads % at->kv_heads == 0 &&
            at->d >= 1 && at->dv >= 1 && at->heads <= limit && at->d <= limit && at->dv <= limit;
@@ -422,6 +441,21 @@ static enum lathe_status f32_operands(const struct lathe_op_call *call, const ch
     return LATHE_OK;
 }
 
+/* What attention_q8 does not do. `keys`: of one sequence, at most. */
+static enum lathe_status check_bits(const struct lathe_op_call *call, const struct attention *at, int64_t keys) {
+    int64_t bits = lathe_attr_int(&call->attrs, LATHE_ATTR_BITS, 8);
+    if (bits != 8)
+        return lathe_fail(call->diag, LATHE_MSG_OP_ATTRIBUTE, "%s: bits is %lld, not 8", at->op, (long long)bits);
+    if (at->q8 && (at->d > LATHE_Q8_MAX_HEAD || keys > LATHE_Q8_MAX_KEYS || at->softcap != 0.0f || !(at->scale > 0.0f)))
+        return lathe_fail(
+            call->diag, LATHE_MSG_OP_ATTRIBUTE,
+            "%s: in 8 bits heads of %lld columns, %lld keys, scale %g, softcap %g: at most %d columns and "
+            "%d keys, a positive scale and no softcap",
+            at->op, (long long)at->d, (long long)keys, (double)at->scale, (double)at->softcap, LATHE_Q8_MAX_HEAD,
+            LATHE_Q8_MAX_KEYS);
+    return LATHE_OK;
+}
+
 static bool read_attention(const struct lathe_op_call *call, struct attention *at) {
     const struct lathe_tensor *q = call->in[0], *k = call->in[1], *v = call->in[2], *y = call->out[0];
     const struct lathe_tensor *keys = lathe_operand(call, 3), *mask = lathe_operand(call, 4);
@@ -454,8 +488,7 @@ static bool read_attention(const struct lathe_op_call *call, struct attention *a
 size_t lathe_scratch_attention(const struct lathe_op_call *call) {
     struct attention at;
     struct buffers buf;
-    return read_attention(call, &at) ? lay_out(NULL, at.sq, at.sk, at.d, at.dv, lathe_operand(call, 4) != NULL, &buf)
-                                     : 0;
+    return read_attention(call, &at) ? lay_out(&at, NULL, lathe_operand(call, 4) != NULL, &buf) : 0;
 }
 
 enum lathe_status lathe_run_attention(const struct lathe_op_call *call) {
@@ -464,7 +497,8 @@ enum lathe_status lathe_run_attention(const struct lathe_op_call *call) {
     LATHE_TRY(f32_operands(call, "attention", 4));
     if (!read_attention(call, &at))
         return lathe_bad_shape(call, "attention");
-    lay_out(call->scratch, at.sq, at.sk, at.d, at.dv, at.plane.data != NULL, &buf);
+    LATHE_TRY(check_bits(call, &at, at.sk));
+    lay_out(&at, call->scratch, at.plane.data != NULL, &buf);
     run(&at, &buf);
     return LATHE_OK;
 }
@@ -512,7 +546,7 @@ static bool read_rows(const struct lathe_op_call *call, struct attention *at) {
 size_t lathe_scratch_attention_rows(const struct lathe_op_call *call) {
     struct attention at;
     struct buffers buf;
-    return read_rows(call, &at) ? lay_out(NULL, at.sq, at.sk, at.d, at.dv, lathe_operand(call, 4) != NULL, &buf) : 0;
+    return read_rows(call, &at) ? lay_out(&at, NULL, lathe_operand(call, 4) != NULL, &buf) : 0;
 }
 
 enum lathe_status lathe_run_attention_rows(const struct lathe_op_call *call) {
@@ -528,8 +562,12 @@ enum lathe_status lathe_run_attention_rows(const struct lathe_op_call *call) {
                               "token %lld of sequence %lld is outside its %lld tokens", (long long)i, (long long)b,
                               (long long)positions);
     }
+    int64_t longest = 0;
+    for (int64_t b = 0; b < at.batch; b++)
+        longest = at.sequences[b].rows > longest ? at.sequences[b].rows : longest;
+    LATHE_TRY(check_bits(call, &at, longest));
     const struct lathe_tensor *bias = lathe_operand(call, 4);
-    lay_out(call->scratch, at.sq, at.sk, at.d, at.dv, bias != NULL, &buf);
+    lay_out(&at, call->scratch, bias != NULL, &buf);
     run(&at, &buf);
     return LATHE_OK;
 }
@@ -574,7 +612,7 @@ static bool read_sdpa(const struct lathe_op_call *call, struct attention *at) {
 size_t lathe_scratch_sdpa(const struct lathe_op_call *call) {
     struct attention at;
     struct buffers buf;
-    return read_sdpa(call, &at) ? lay_out(NULL, at.sq, at.sk, at.d, at.dv, lathe_operand(call, 3) != NULL, &buf) : 0;
+    return read_sdpa(call, &at) ? lay_out(&at, NULL, lathe_operand(call, 3) != NULL, &buf) : 0;
 }
 
 enum lathe_status lathe_run_sdpa(const struct lathe_op_call *call) {
@@ -583,7 +621,7 @@ enum lathe_status lathe_run_sdpa(const struct lathe_op_call *call) {
     LATHE_TRY(f32_operands(call, "sdpa", 3));
     if (!read_sdpa(call, &at))
         return lathe_bad_shape(call, "sdpa");
-    lay_out(call->scratch, at.sq, at.sk, at.d, at.dv, at.plane.data != NULL, &buf);
+    lay_out(&at, call->scratch, at.plane.data != NULL, &buf);
     run(&at, &buf);
     return LATHE_OK;
 }

@@ -182,7 +182,6 @@ struct row_user {
     lathe_unary_f32_fn unary;
     size_t n;
     float *x, *y, *g;
-    struct lathe_attention_f32_args attention;
 };
 static void run_unary(void *user) {
     struct row_user *u = user;
@@ -195,10 +194,6 @@ static void run_norm(void *user) {
 static void run_softmax(void *user) {
     struct row_user *u = user;
     u->kernels.softmax_f32(u->n / 128, 128, u->x, u->y);
-}
-static void run_attention(void *user) {
-    struct row_user *u = user;
-    u->kernels.attention_f32(&u->attention);
 }
 
 static void row_kernels(const char *name, uint64_t bits) {
@@ -228,40 +223,54 @@ static void row_kernels(const char *name, uint64_t bits) {
     if (wanted("softmax"))
         printf("%-8s %-16s %6.3f ns an element, rows of 128\n", name, "softmax_f32",
                best_of(run_softmax, &u) / (double)u.n * 1e9);
-    if (wanted("attention")) {
-        double peak = peak_of(bits);
-        static const size_t lengths[] = {8, 16, 32, 64, 128, 256, 384, 512};
-        static const size_t sizes[] = {64, 32};
-        for (size_t d = 0; d < 2; d++)
-            for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
-                size_t s = lengths[i], w = 2304, h = sizes[d];
-                float *qkv = memory(s * w * 4), *out = memory(s * 768 * 4);
-                u.attention =
-                    (struct lathe_attention_f32_args){.nq = s,
-                                                      .nk = s,
-                                                      .d = h,
-                                                      .dv = h,
-                                                      .q = qkv,
-                                                      .k = qkv + 768,
-                                                      .v = qkv + 1536,
-                                                      .out = out,
-                                                      .ldq = w,
-                                                      .ldk = w,
-                                                      .ldv = w,
-                                                      .ldo = 768,
-                                                      .scale = 0.125f,
-                                                      .scratch = memory(lathe_attention_f32_scratch(s, s, h, h))};
-                double t = best_of(run_attention, &u), flops = 4.0 * (double)(s * s * h);
-                printf("%-8s attention_f32 head of %zu, %3zu tokens %8.1f us %6.1f GFLOPS %5.1f %%\n", name, h, s,
-                       t * 1e6, flops / t / 1e9, 100 * flops / t / peak);
-                free(u.attention.scratch);
-                free(qkv);
-                free(out);
-            }
-    }
     free(u.x);
     free(u.y);
     free(u.g);
+}
+
+/* ---- attention: one head */
+struct attention_user {
+    lathe_attention_f32_fn fn;
+    struct lathe_attention_f32_args args;
+};
+static void run_attention(void *user) {
+    struct attention_user *u = user;
+    u->fn(&u->args);
+}
+
+static void attention_of(const char *family, const char *name, void (*any)(void), uint64_t bits) {
+    static const size_t lengths[] = {8, 16, 32, 64, 128, 256, 384, 512}, sizes[] = {64, 32};
+    if (strncmp(family, "attention_", 10) != 0 || !runs(name, bits) || !wanted(family))
+        return;
+    lathe_attention_f32_fn fn = (lathe_attention_f32_fn)any;
+    double peak = peak_of(bits);
+    for (size_t d = 0; d < 2; d++)
+        for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+            size_t s = lengths[i], w = 2304, h = sizes[d], need = lathe_attention_f32_scratch(s, s, h, h),
+                   q8 = lathe_attention_q8_scratch(s, s, h, h);
+            float *qkv = memory(s * w * 4), *out = memory(s * 768 * 4);
+            struct attention_user u = {.fn = fn,
+                                       .args = {.nq = s,
+                                                .nk = s,
+                                                .d = h,
+                                                .dv = h,
+                                                .q = qkv,
+                                                .k = qkv + 768,
+                                                .v = qkv + 1536,
+                                                .out = out,
+                                                .ldq = w,
+                                                .ldk = w,
+                                                .ldv = w,
+                                                .ldo = 768,
+                                                .scale = 0.125f,
+                                                .scratch = memory(need > q8 ? need : q8)}};
+            double t = best_of(run_attention, &u), flops = 4.0 * (double)(s * s * h);
+            printf("%-34s head of %zu, %3zu tokens %8.1f us %6.1f GFLOPS, %5.1f %% of the f32 peak\n", name, h, s,
+                   t * 1e6, flops / t / 1e9, 100 * flops / t / peak);
+            free(u.args.scratch);
+            free(qkv);
+            free(out);
+        }
 }
 
 int main(int argc, char **argv) {
@@ -300,6 +309,11 @@ int main(int argc, char **argv) {
 #undef KERNEL
 #define KERNEL_GEMM_F32(function, pack, bits, mr, nr) row_kernels(#function, bits);
 #define KERNEL(family, type, function, bits, bound)
+#include "kernels.def"
+#undef KERNEL_GEMM_F32
+#undef KERNEL
+#define KERNEL_GEMM_F32(function, pack, bits, mr, nr)
+#define KERNEL(family, type, function, bits, bound) attention_of(#family, #function, (void (*)(void))function, bits);
 #include "kernels.def"
 #undef KERNEL_GEMM_F32
 #undef KERNEL

@@ -13,6 +13,12 @@ static const uint64_t levels[] = {0, LATHE_CPU_MASK(LATHE_CPU_AVX2) | LATHE_CPU_
                                       LATHE_CPU_MASK(LATHE_CPU_AVX512)};
 #define LEVELS (sizeof levels / sizeof *levels)
 
+#define AVX2   (LATHE_CPU_MASK(LATHE_CPU_AVX2) | LATHE_CPU_MASK(LATHE_CPU_FMA))
+#define AVX512 (AVX2 | LATHE_CPU_MASK(LATHE_CPU_AVX512))
+static const uint64_t q8_levels[] = {0, AVX2, AVX2 | LATHE_CPU_MASK(LATHE_CPU_AVX_VNNI), AVX512,
+                                     AVX512 | LATHE_CPU_MASK(LATHE_CPU_AVX512_VNNI)};
+#define Q8_LEVELS (sizeof q8_levels / sizeof *q8_levels)
+
 struct masks {
     bool bias, allow, range, softcap;
 };
@@ -130,6 +136,154 @@ static void heads(void **state) {
     }
 }
 
+/* ---- attention_q8: every row equals plain C bit for bit, and plain C is near the formula */
+
+/* A head with masks of every kind; `strange` puts what is no number into one place. */
+static void one_q8(const struct lathe_kernels *kernels, lathe_attention_f32_fn plain, size_t nq, size_t nk, size_t d,
+                   size_t dv, struct masks use, bool holes, bool strange) {
+    size_t ldq = d + test_below(9), ldk = d + test_below(9), ldv = dv + test_below(9), ldo = dv + test_below(9);
+    size_t ldb = nk + test_below(3), lda = nk + test_below(3);
+    float *q = guarded_floats(nq * ldq), *k = guarded_floats(nk * ldk + 1), *v = guarded_floats(nk * ldv + 1);
+    float *out = guarded_floats(nq * ldo), *want = malloc(nq * ldo * sizeof *want);
+    float *bias = guarded_floats(nq * ldb + 1);
+    size_t scratch_floats = lathe_attention_q8_scratch(nq, nk, d, dv) / sizeof(float);
+    float *scratch = guarded_floats(scratch_floats);
+    uint8_t *allow = malloc(nq * lda + 1), *keys = malloc(nk + 1), *no_key = malloc(nq), *no_key2 = malloc(nq);
+    int32_t *first = malloc(nq * sizeof *first), *last = malloc(nq * sizeof *last);
+    for (size_t i = 0; i < nq * lda; i++)
+        allow[i] = test_below(3) != 0;
+    for (size_t j = 0; j < nk; j++)
+        keys[j] = test_below(4) != 0;
+    for (size_t i = 0; i < nq; i++) {
+        first[i] = (int32_t)test_below(nk + 1);
+        last[i] = first[i] + (int32_t)test_below(nk + 1 - (size_t)first[i]);
+    }
+    for (size_t j = 0; holes && j < nk; j++) /* what lies in masked keys has no part in anything */
+        if (!keys[j]) {
+            k[j * ldk] = test_below(2) ? NAN : 1e30f;
+            v[j * ldv] = INFINITY;
+        }
+    for (size_t j = 0; j < nk; j++)
+        if (use.bias && test_below(9) == 0)
+            bias[test_below(nq) * ldb + j] = -INFINITY;
+    if (strange && nk) {
+        float odd = test_below(2) ? NAN : -INFINITY;
+        size_t kind = test_below(4);
+        if (kind == 0)
+            q[test_below(nq) * ldq + test_below(d)] = odd;
+        else if (kind == 1)
+            k[test_below(nk) * ldk + test_below(d)] = odd;
+        else if (kind == 2)
+            v[test_below(nk) * ldv + test_below(dv)] = odd;
+        else
+            bias[test_below(nq) * ldb + test_below(nk)] = test_below(2) ? NAN : INFINITY;
+    }
+    struct lathe_attention_f32_args args = {.nq = nq,
+                                            .nk = nk,
+                                            .d = d,
+                                            .dv = dv,
+                                            .q = q,
+                                            .k = k,
+                                            .v = v,
+                                            .out = out,
+                                            .ldq = ldq,
+                                            .ldk = ldk,
+                                            .ldv = ldv,
+                                            .ldo = ldo,
+                                            .scale = 1.5f,
+                                            .bias = use.bias ? bias : NULL,
+                                            .ldb = ldb,
+                                            .allow = use.allow ? allow : NULL,
+                                            .ld_allow = lda,
+                                            .first = use.range ? first : NULL,
+                                            .last = use.range ? last : NULL,
+                                            .keys = holes ? keys : NULL,
+                                            .no_key = no_key,
+                                            .scratch = scratch};
+    memset(scratch, 0x7f, scratch_floats * sizeof(float));
+    memcpy(want, out, nq * ldo * sizeof *want);
+    struct lathe_attention_f32_args truth = args;
+    truth.out = want;
+    truth.no_key = no_key2;
+    plain(&truth);
+    memset(scratch, 0x7f, scratch_floats * sizeof(float));
+    kernels->attention_q8(&args);
+    for (size_t i = 0; i < nq; i++) {
+        if (no_key[i] != no_key2[i])
+            fail_msg("%s: nq %zu nk %zu: no_key[%zu] is %d", kernels->names[0], nq, nk, i, no_key[i]);
+        for (size_t c = 0; c < ldo; c++) {
+            float got = out[i * ldo + c], expected = want[i * ldo + c];
+            if (memcmp(&got, &expected, sizeof got) != 0 && !(got != got && expected != expected))
+                fail_msg("%s: nq %zu nk %zu d %zu dv %zu masks %d%d%d holes %d strange %d: [%zu][%zu] is %.9g, not "
+                         "%.9g",
+                         kernels->names[0], nq, nk, d, dv, use.bias, use.allow, use.range, holes, strange, i, c, got,
+                         expected);
+        }
+    }
+    double *s = malloc((nk + 1) * sizeof *s);
+    for (size_t i = 0; i < nq && !strange && plain == kernels->attention_q8; i++) {
+        double max = -INFINITY, sum = 0;
+        for (size_t j = 0; j < nk; j++) {
+            s[j] = 0;
+            if ((holes && !keys[j]) || (use.allow && !allow[i * lda + j]) ||
+                (use.range && ((int32_t)j < first[i] || (int32_t)j >= last[i]))) {
+                s[j] = -INFINITY;
+                continue;
+            }
+            for (size_t c = 0; c < d; c++)
+                s[j] += (double)q[i * ldq + c] * k[j * ldk + c];
+            s[j] = s[j] * 1.5 + (use.bias ? bias[i * ldb + j] : 0);
+            max = s[j] > max ? s[j] : max;
+        }
+        assert_int_equal(no_key[i], !(max > -INFINITY));
+        for (size_t j = 0; j < nk; j++)
+            sum += s[j] > -INFINITY ? exp(s[j] - max) : 0;
+        /* Scores are off by up to half a step of q and of k in each column, values by half a step. */
+        double off = 1.5 * sqrt((double)d) * 0.02 + 4e-3;
+        for (size_t c = 0; c < dv; c++) {
+            double right = 0;
+            for (size_t j = 0; j < nk; j++)
+                right += s[j] > -INFINITY ? exp(s[j] - max) / sum * v[j * ldv + c] : 0;
+            if (!(fabs(out[i * ldo + c] - right) <= off))
+                fail_msg("nq %zu nk %zu d %zu dv %zu masks %d%d%d holes %d: [%zu][%zu] is %.9g, not %.9g", nq, nk, d,
+                         dv, use.bias, use.allow, use.range, holes, i, c, out[i * ldo + c], right);
+        }
+    }
+    free(s);
+    free(want);
+    free(allow);
+    free(keys);
+    free(no_key);
+    free(no_key2);
+    free(first);
+    free(last);
+    guarded_free(q, nq * ldq);
+    guarded_free(k, nk * ldk + 1);
+    guarded_free(v, nk * ldv + 1);
+    guarded_free(out, nq * ldo);
+    guarded_free(bias, nq * ldb + 1);
+    guarded_free(scratch, scratch_floats);
+}
+
+static void heads_q8(void **state) {
+    (void)state;
+    static const size_t sizes[][4] = {{1, 1, 1, 1},      {1, 7, 64, 64},    {8, 8, 64, 64},     {15, 17, 32, 32},
+                                      {16, 16, 16, 48},  {17, 14, 33, 5},   {31, 255, 64, 64},  {33, 256, 64, 64},
+                                      {64, 257, 32, 32}, {70, 513, 20, 24}, {5, 600, 128, 128}, {40, 0, 8, 8}};
+    struct lathe_kernels kernels;
+    lathe_kernels_select(0, &kernels);
+    lathe_attention_f32_fn plain = kernels.attention_q8;
+    for (size_t l = 0; l < Q8_LEVELS; l++) {
+        if (!test_can_run(q8_levels[l]))
+            continue;
+        lathe_kernels_select(q8_levels[l], &kernels);
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+            for (unsigned m = 0; m < 32; m++)
+                one_q8(&kernels, plain, sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3],
+                       (struct masks){m & 1, m & 2, m & 4, false}, m & 8, m & 16);
+    }
+}
+
 /* ---- the operators */
 #define N 3
 #define D 16
@@ -152,10 +306,16 @@ static void run_op(enum lathe_status (*run)(const struct lathe_op_call *),
     }
 }
 
-static const struct lathe_attr *attributes(int64_t causal, int64_t window, int64_t masked_row, uint32_t *count) {
+static const struct lathe_attr *attributes(bool q8, int64_t causal, int64_t window, int64_t masked_row,
+                                           uint32_t *count) {
     static struct lathe_attr list[12];
     uint32_t n = 0;
-#define SET(k, v) list[n++] = (struct lathe_attr){.key = LATHE_ATTR_##k, .type = LATHE_ATTR_INT, .i = v}
+#define SET(k, v)                                                                                                      \
+    list[n++] = (struct lathe_attr) {                                                                                  \
+        .key = LATHE_ATTR_##k, .type = LATHE_ATTR_INT, .i = v                                                          \
+    }
+    if (q8)
+        SET(BITS, 8);
     SET(HEADS, N);
     SET(HEAD_DIM, D);
     SET(K_OFFSET, N * D);
@@ -171,12 +331,13 @@ static const struct lathe_attr *attributes(int64_t causal, int64_t window, int64
 /* Batches of random lengths, padded left, right or both, or with holes; each sequence alone gives the bits. */
 static void padded(void **state) {
     (void)state;
-    for (size_t l = 0; l < LEVELS; l++) {
-        if (!test_can_run(levels[l]))
+    for (size_t l = 0; l < Q8_LEVELS; l++) {
+        if (!test_can_run(q8_levels[l]))
             continue;
         struct lathe_kernels kernels;
-        lathe_kernels_select(levels[l], &kernels);
-        for (int round = 0; round < 60; round++) {
+        lathe_kernels_select(q8_levels[l], &kernels);
+        for (int round = 0; round < 120; round++) {
+            bool q8 = round >= 60;
             int64_t batch = 1 + (int64_t)test_below(4), s = 1 + (int64_t)test_below(round % 4 ? 90 : 400);
             bool holes = round % 5 == 4, causal = round % 3 == 1 && !holes;
             int64_t window = round % 3 == 2 && !holes ? (int64_t)test_below(20) : -1;
@@ -192,7 +353,7 @@ static void padded(void **state) {
             struct lathe_tensor ty = {y, LATHE_F32, 3, {batch, s, N * D}};
             const struct lathe_tensor *in[5] = {&tx, &tx, &tx, &tk, NULL};
             uint32_t count;
-            const struct lathe_attr *attrs = attributes(causal, window, LATHE_MASKED_UNIFORM, &count);
+            const struct lathe_attr *attrs = attributes(q8, causal, window, LATHE_MASKED_UNIFORM, &count);
             run_op(lathe_run_attention, lathe_scratch_attention, &kernels, attrs, count, in, 4, &ty,
                    1 + (unsigned)test_below(3));
             /* packed */
@@ -252,7 +413,7 @@ static void padded(void **state) {
                 for (int64_t i = 0; i < n && compare_alone; i++) {
                     int64_t at = b * s + places[sequences[b].start + i].position;
                     bool same_blocks = !holes || s <= LATHE_ATTENTION_KEYS;
-                    if (same_blocks && holes) { /* sums pair keys by their place: equal but for rounding */
+                    if (same_blocks && holes && !q8) { /* sums pair keys by their place: equal but for rounding */
                         for (int64_t c = 0; c < N * D; c++)
                             assert_true(fabsf(one[i * N * D + c] - y[at * N * D + c]) < 2e-6f);
                     } else if (same_blocks) {
@@ -300,7 +461,7 @@ static void planes(void **state) {
         struct lathe_tensor ty = {y, LATHE_F32, 3, {batch, s, N * D}};
         const struct lathe_tensor *in[5] = {&tx, &tx, &tx, with_keys ? &tk : NULL, &tm};
         uint32_t count;
-        const struct lathe_attr *attrs = attributes(0, -1, rule, &count);
+        const struct lathe_attr *attrs = attributes(false, 0, -1, rule, &count);
         run_op(lathe_run_attention, lathe_scratch_attention, &kernels, attrs, count, in, 5, &ty,
                1 + (unsigned)test_below(3));
         for (int64_t b = 0; b < batch; b++)
@@ -357,6 +518,7 @@ int main(void) {
     test_seed_init();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(heads),
+        cmocka_unit_test(heads_q8),
         cmocka_unit_test(padded),
         cmocka_unit_test(planes),
     };
