@@ -150,6 +150,7 @@ struct soak {
     atomic_long left;
     atomic_long answered, refused, wrong;
     atomic_uint seed;
+    pthread_barrier_t start; /* all clients are there at once, so no later round has a new stack or malloc arena */
 };
 
 static void check(struct soak *k, const struct test_case *c, const struct lathe_request *r, enum lathe_status status,
@@ -164,6 +165,7 @@ static void *client(void *user) {
     struct soak *k = user;
     uint32_t seed = atomic_fetch_add(&k->seed, 977);
     struct lathe_diag *why = malloc(sizeof *why);
+    pthread_barrier_wait(&k->start);
     while (why && atomic_fetch_sub(&k->left, 1) > 0) {
         struct lathe_request *r[3] = {lathe_fleet_take(k->fleet), NULL, NULL};
         const struct test_case *c[3];
@@ -191,10 +193,12 @@ static void *client(void *user) {
 static void run_clients(struct soak *k, long requests) {
     pthread_t threads[CLIENTS];
     atomic_store(&k->left, requests);
+    assert_int_equal(pthread_barrier_init(&k->start, NULL, CLIENTS), 0);
     for (unsigned i = 0; i < CLIENTS; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, client, k), 0);
     for (unsigned i = 0; i < CLIENTS; i++)
         pthread_join(threads[i], NULL);
+    pthread_barrier_destroy(&k->start);
 }
 
 static long resident_kib(void) {
