@@ -11,6 +11,7 @@
 #include "target.h"
 #include "write_file.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -215,11 +216,12 @@ static void summary(const struct lathe_artifact *a, const json_t *o, struct lath
 static enum lathe_status replay(struct lathe_artifact *a, const struct lathe_session_options *options, double bound,
                                 struct lathe_known_answer_result *r, struct lathe_diag *diag) {
     LATHE_TRY(lathe_known_answer_replay(a, options, r, diag));
-    if (r->present && !(r->max_error <= bound))
-        return lathe_fail(
-            diag, LATHE_MSG_NOT_REPLAYED,
-            "the known answer is not reproduced%s: largest error %g, bound %g (of values over 1: relative)",
-            options->plain_c ? " in plain C" : "", r->max_error, bound);
+    bool rounds = bound > LATHE_VERIFY_ATOL;
+    double error = rounds && !isnan(r->max_error) ? r->distance : r->max_error;
+    if (r->present && !(error <= bound))
+        return lathe_fail(diag, LATHE_MSG_NOT_REPLAYED, "the known answer is not reproduced%s: %s %g, bound %g%s",
+                          options->plain_c ? " in plain C" : "", rounds ? "relative distance" : "largest error", error,
+                          bound, rounds ? "" : " (of values over 1: relative)");
     return LATHE_OK;
 }
 
@@ -235,13 +237,15 @@ static enum lathe_status check(struct request *q, struct lathe_artifact *a, json
     if (r.present && bound > LATHE_VERIFY_ATOL)
         LATHE_TRY(replay(a, &options, LATHE_VERIFY_ATOL, &plain, diag));
     json_object_set_new(o, "check",
-                        r.present ? json_pack("{sb, sf, sf}", "passed", 1, "max_error", r.max_error, "bound", bound)
+                        r.present ? json_pack("{sb, sf, sf, sf}", "passed", 1, "max_error", r.max_error, "distance",
+                                              r.distance, "bound", bound)
                                   : json_null());
     if (plain.present)
         json_object_set_new(json_object_get(o, "check"), "max_error_plain_c", json_real(plain.max_error));
     if (r.present)
-        lathe_text_append(out, "%-14sthe known answer is reproduced, largest error %.3g, bound %g", "check",
-                          r.max_error, bound);
+        lathe_text_append(out, "%-14sthe known answer is reproduced, %s %.3g, bound %g", "check",
+                          bound > LATHE_VERIFY_ATOL ? "relative distance" : "largest error",
+                          bound > LATHE_VERIFY_ATOL ? r.distance : r.max_error, bound);
     else
         lathe_text_append(out, "%-14sthe artifact holds no known answer; checksums and tables are right", "check");
     if (plain.present)

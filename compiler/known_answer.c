@@ -156,8 +156,8 @@ double lathe_known_answer_bound(const struct lathe_artifact *artifact) {
         unsigned op = artifact->plan.steps[s].op;
         if (op == LATHE_OP_ROUND_BF16)
             return LATHE_CAST_REPLAY;
-        if (op == LATHE_OP_LINEAR_BF16 || op == LATHE_OP_LINEAR_Q8)
-            bound = LATHE_ROUNDED_REPLAY;
+        double step = op == LATHE_OP_LINEAR_Q8 ? LATHE_Q8_REPLAY : op == LATHE_OP_LINEAR_BF16 ? LATHE_BF16_REPLAY : 0;
+        bound = step > bound ? step : bound;
     }
     return bound;
 }
@@ -196,6 +196,16 @@ static bool by_value(enum lathe_dtype dtype) {
 static void compare(enum lathe_dtype dtype, const uint8_t *want, const uint8_t *got, uint64_t bytes,
                     struct lathe_known_answer_result *out) {
     size_t each = lathe_dtype_bytes(dtype);
+    double apart = 0, length = 0;
+    for (uint64_t at = 0; by_value(dtype) && at + each <= bytes; at += each) {
+        double w = element(dtype, want + at), g = element(dtype, got + at);
+        if (isfinite(w) && isfinite(g)) { /* the others are compared below */
+            apart += (g - w) * (g - w);
+            length += w * w;
+        }
+    }
+    double distance = apart > 0 ? sqrt(apart / length) : 0;
+    out->distance = distance > out->distance ? distance : out->distance;
     for (uint64_t at = 0; at + each <= bytes; at += each, out->compared++) {
         if (memcmp(want + at, got + at, each) == 0)
             continue;
