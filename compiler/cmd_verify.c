@@ -1,9 +1,11 @@
 /* lathe verify: an artifact against test data or its source model. */
 #include "check_artifact.h"
 #include "cli.h"
+#include "known_answer.h"
 #include "lathe_compiler.h"
 #include "package.h"
 #include "printable.h"
+#include "quantize.h"
 #include "reference.h"
 #include "session_args.h"
 #include "tensor_pb.h"
@@ -16,7 +18,7 @@ struct request {
     struct lathe_words args, test_data;
     const char *model, *external_dir;
     struct lathe_bounds bounds;
-    bool has_atol, has_rtol, json, padded_rows;
+    bool has_atol, has_rtol, defaults, json, padded_rows;
     struct lathe_session_args session;
 
     struct lathe_checker checker;
@@ -161,7 +163,7 @@ static void bounds_text(const struct request *q, char *buffer, size_t size) {
     size_t n = 0;
     const struct lathe_bounds *b = &q->bounds;
     buffer[0] = 0;
-    const char *source = q->has_atol || q->has_rtol || b->has_cosine ? "as given" : "default of --model";
+    const char *source = q->defaults ? "default of --model" : "as given";
     if (b->has_tolerance)
         n += (size_t)snprintf(buffer, size, "atol %g + rtol %g", b->atol, b->rtol);
     if (b->has_cosine && n < size)
@@ -191,12 +193,26 @@ static enum lathe_status check_arguments(struct request *q, struct lathe_diag *d
     if (!q->model == !q->test_data.count)
         return lathe_fail(diag, LATHE_MSG_ARGUMENTS, "lathe verify: give either --test-data DIR or --model MODEL.onnx");
     q->bounds.has_tolerance = q->has_atol || q->has_rtol;
-    if (q->model && !q->bounds.has_tolerance && !q->bounds.has_cosine) {
+    return LATHE_OK;
+}
+
+/* Against the source model without bounds: what compile asks of such an artifact. */
+static void default_bounds(struct request *q, const struct lathe_artifact *a) {
+    static const double least[] = {[LATHE_ROUNDS_PRODUCTS_TO_BF16] = LATHE_BF16_MIN_COSINE,
+                                   [LATHE_ROUNDS_ALL_TO_BF16] = LATHE_CAST_MIN_COSINE,
+                                   [LATHE_ROUNDS_TO_8_BITS] = LATHE_INT8_MIN_COSINE};
+    enum lathe_rounding rounding = lathe_artifact_rounding(a);
+    if (!q->model || q->bounds.has_tolerance || q->bounds.has_cosine)
+        return;
+    q->defaults = true;
+    if (rounding == LATHE_ROUNDS_NOTHING) {
         q->bounds.has_tolerance = true;
         q->bounds.atol = LATHE_VERIFY_ATOL;
         q->bounds.rtol = LATHE_VERIFY_RTOL;
+    } else {
+        q->bounds.has_cosine = true;
+        q->bounds.min_cosine = least[rounding];
     }
-    return LATHE_OK;
 }
 
 static enum lathe_status verify(struct request *q, struct lathe_diag *diag) {
@@ -206,6 +222,7 @@ static enum lathe_status verify(struct request *q, struct lathe_diag *diag) {
     LATHE_TRY(lathe_session_args_apply(&q->session, &options, diag));
     LATHE_TRY(lathe_model_open(q->args.at[0], NULL, &model, diag));
     struct lathe_artifact *a = model.artifact;
+    default_bounds(q, a);
     enum lathe_status status = lathe_checker_open(a, &options, &q->checker, diag);
     if (status == LATHE_OK && q->model)
         status = verify_model(q, diag);
@@ -267,9 +284,11 @@ int lathe_cmd_verify(int argc, char **argv) {
         .command = "verify",
         .arguments = "MODEL.lathe --test-data DIR... | --model MODEL.onnx [options]",
         .summary = "an artifact against test data or its source model",
-        .details = "Each output must have the expected shape and type, be finite, and keep the bounds that are given. "
-                   "Every set is\n"
-                   "run twice over differently filled memory; the two must agree in every bit.\n",
+        .details =
+            "Each output must have the expected shape and type, be finite, and keep the bounds that are given (with\n"
+            "--model by default those of compile: 1e-4, or the least cosine of a rounded precision). "
+            "Every set is\n"
+            "run twice over differently filled memory; the two must agree in every bit.\n",
         .options = options,
         .option_count = sizeof options / sizeof *options,
         .min_args = 1,

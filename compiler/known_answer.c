@@ -150,16 +150,25 @@ done:
 
 /* ---- replaying */
 
-double lathe_known_answer_bound(const struct lathe_artifact *artifact) {
-    double bound = LATHE_VERIFY_ATOL;
+enum lathe_rounding lathe_artifact_rounding(const struct lathe_artifact *artifact) {
+    enum lathe_rounding most = LATHE_ROUNDS_NOTHING;
     for (uint32_t s = 0; s < artifact->plan.head->step_count; s++) {
         unsigned op = artifact->plan.steps[s].op;
-        if (op == LATHE_OP_ROUND_BF16)
-            return LATHE_CAST_REPLAY;
-        double step = op == LATHE_OP_LINEAR_Q8 ? LATHE_Q8_REPLAY : op == LATHE_OP_LINEAR_BF16 ? LATHE_BF16_REPLAY : 0;
-        bound = step > bound ? step : bound;
+        enum lathe_rounding rounding = op == LATHE_OP_LINEAR_Q8     ? LATHE_ROUNDS_TO_8_BITS
+                                       : op == LATHE_OP_ROUND_BF16  ? LATHE_ROUNDS_ALL_TO_BF16
+                                       : op == LATHE_OP_LINEAR_BF16 ? LATHE_ROUNDS_PRODUCTS_TO_BF16
+                                                                    : LATHE_ROUNDS_NOTHING;
+        most = rounding > most ? rounding : most;
     }
-    return bound;
+    return most;
+}
+
+double lathe_known_answer_bound(const struct lathe_artifact *artifact) {
+    static const double bounds[] = {[LATHE_ROUNDS_NOTHING] = LATHE_VERIFY_ATOL,
+                                    [LATHE_ROUNDS_PRODUCTS_TO_BF16] = LATHE_BF16_REPLAY,
+                                    [LATHE_ROUNDS_ALL_TO_BF16] = LATHE_CAST_REPLAY,
+                                    [LATHE_ROUNDS_TO_8_BITS] = LATHE_Q8_REPLAY};
+    return bounds[lathe_artifact_rounding(artifact)];
 }
 
 static double element(enum lathe_dtype dtype, const uint8_t *p) {

@@ -16,10 +16,18 @@ struct lathe_known_answer_result {
     double distance;   /* of a whole output, the largest: |got - want| / |want| as vectors, of finite elements */
     uint64_t compared; /* elements */
 };
-/* What is right: the largest max_error, LATHE_VERIFY_ATOL, as between kernels the last bits of f32 differ. Where the plan
- * rounds what it computes with, such a bit can move a number by a whole step of bf16 or of 8 bits, and those add up in
- * single elements: it is the largest distance then. The plain C kernels, which made the answer, reproduce it within
- * LATHE_VERIFY_ATOL in every plan. */
+/* The coarsest rounding among the steps of a plan. */
+enum lathe_rounding {
+    LATHE_ROUNDS_NOTHING,
+    LATHE_ROUNDS_PRODUCTS_TO_BF16,
+    LATHE_ROUNDS_ALL_TO_BF16,
+    LATHE_ROUNDS_TO_8_BITS,
+};
+enum lathe_rounding lathe_artifact_rounding(const struct lathe_artifact *artifact);
+/* What is right: the largest max_error, LATHE_VERIFY_ATOL, as between kernels the last bits of f32 differ. Where the
+ * plan rounds what it computes with, such a bit can move a number by a whole step of bf16 or of 8 bits, and those add
+ * up in single elements: it is the largest distance then. The plain C kernels, which made the answer, reproduce it
+ * within LATHE_VERIFY_ATOL in every plan. */
 double lathe_known_answer_bound(const struct lathe_artifact *artifact);
 /* Replays it with the kernels of this machine (or those of the options). LATHE_INVALID when the section is damaged. */
 LATHE_NODISCARD enum lathe_status lathe_known_answer_replay(struct lathe_artifact *artifact,

@@ -226,6 +226,9 @@ static void in_bf16(void **state) {
     assert_non_null(strstr(json_string_value(json_object_get(json_array_get(layers, 1), "scheme")), "bf16"));
     json_decref(o);
     assert_int_equal(run("verify @t/b.lathe --test-data @d --min-cosine 0.999"), 0);
+    /* without bounds those of its precision, which an f32 artifact's would not let pass */
+    assert_int_equal(run("verify @t/b.lathe --model @m"), 0);
+    assert_int_equal(run("verify @t/b.lathe --model @m --atol 1e-7"), 5);
 }
 
 /* What a target's list of operators leaves out: refused whole, or on the host and counted everywhere. */
