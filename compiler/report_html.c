@@ -35,6 +35,8 @@ static const char style[] =
     ".n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}\n"
     ".m{font-family:ui-monospace,monospace;font-size:13px}\n"
     ".k{white-space:nowrap}\n"
+    ".w{min-width:160px;overflow-wrap:break-word}\n"
+    "td.m{min-width:150px}\n"
     ".bar{min-width:120px;width:30%}\n"
     ".bar i{display:block;height:12px;margin-top:5px;border-radius:3px;background:var(--bar)}\n"
     ".good{color:var(--good)}.bad{color:var(--bad)}.warn{color:var(--warn)}.none{color:var(--soft);margin:0}\n"
@@ -357,7 +359,7 @@ static void quantization(const struct lathe_report *r, struct lathe_text *out) {
         const struct lathe_report_layer *q = &r->quantization.at[i];
         lathe_text_append(out, "<tr>");
         cell(out, "m", q->layer);
-        cell(out, "k", q->scheme);
+        cell(out, "w", q->scheme);
         if (isfinite(q->error))
             lathe_text_append(out, "<td class=\"n\">%.3g</td>", q->error);
         else
@@ -368,7 +370,7 @@ static void quantization(const struct lathe_report *r, struct lathe_text *out) {
                               q->stored.max, (long long)q->stored.saturated);
         else
             lathe_text_append(out, "<td></td><td></td>");
-        cell(out, "", q->why);
+        cell(out, "w", q->why);
         lathe_text_append(out, "</tr>\n");
     }
     close_table(out);
