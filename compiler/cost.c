@@ -336,26 +336,6 @@ void lathe_cost_step(const struct lathe_cost_model *m, uint32_t step, struct lat
 
 /* ---- the plan being made */
 
-void lathe_cost_plan_of(const struct lathe_lowered *l, struct lathe_fmt_plan *head, struct lathe_plan *out) {
-    *head = (struct lathe_fmt_plan){.symbol_count = l->symbols.count,
-                                    .dim_count = l->dims.count,
-                                    .value_count = l->values.count,
-                                    .step_count = l->steps.count,
-                                    .operand_count = l->operands.count,
-                                    .attr_count = l->attrs.count,
-                                    .int_count = l->ints.count,
-                                    .prologue_steps = l->prologue_steps};
-    *out = (struct lathe_plan){.head = head,
-                               .symbols = l->symbols.data,
-                               .dims = l->dims.data,
-                               .values = l->values.data,
-                               .steps = l->steps.data,
-                               .attrs = l->attrs.data,
-                               .ints = l->ints.data,
-                               .operands = l->operands.data,
-                               .strings = l->strings.bytes.data};
-}
-
 bool lathe_cost_steps(struct lathe_lowered *l) {
     struct lathe_fmt_plan head;
     struct lathe_plan plan;
@@ -363,7 +343,7 @@ bool lathe_cost_steps(struct lathe_lowered *l) {
     int64_t *dims = calloc((size_t)l->dims.count + 1, sizeof *dims);
     if (!dims)
         return false;
-    lathe_cost_plan_of(l, &head, &plan);
+    lathe_lowered_plan(l, &head, &plan);
     struct lathe_cost_model model = {.plan = &plan, .target = l->options->target, .threads = 1};
     lathe_cost_sizes(&model, 1, 0, l->max_batch, l->max_seq, dims);
     bool known = lathe_cost_known(model.target) && model.dims;

@@ -80,8 +80,6 @@ struct lathe_cost_savings {
 bool lathe_cost_saved(const struct lathe_plan *plan, double row, double pair, int64_t max_batch, int64_t max_seq,
                       struct lathe_cost_savings *out);
 
-/* The tables of a plan that is being made, as those of an artifact. `head` and `out` are the caller's. */
-void lathe_cost_plan_of(const struct lathe_lowered *lowered, struct lathe_fmt_plan *head, struct lathe_plan *out);
 /* Writes the field `cost` of every step. False when memory runs out. */
 bool lathe_cost_steps(struct lathe_lowered *lowered);
 #endif

@@ -232,19 +232,9 @@ static enum lathe_status add_manifest(struct emitter *e) {
 }
 
 static enum lathe_status add_plan(struct emitter *e, const struct lathe_lowered *l) {
-    struct lathe_fmt_plan head = {
-        .symbol_count = l->symbols.count,
-        .dim_count = l->dims.count,
-        .value_count = l->values.count,
-        .step_count = l->steps.count,
-        .operand_count = l->operands.count,
-        .attr_count = l->attrs.count,
-        .int_count = l->ints.count,
-        .string_bytes = l->strings.bytes.count,
-        .prologue_steps = l->prologue_steps,
-        .arena_bytes = l->arena_bytes,
-        .alive_bytes = l->alive_bytes,
-    };
+    struct lathe_fmt_plan head;
+    struct lathe_plan plan;
+    lathe_lowered_plan(l, &head, &plan);
     struct block b = {0};
     put(&b, &head, sizeof head);
     put_table(&b, &l->symbols);
@@ -504,7 +494,7 @@ static enum lathe_status report_placement(struct emitter *e, struct lathe_report
     const struct lathe_plan **list = malloc(e->plans * sizeof *list);
     enum lathe_status status = stages && heads && plans && list ? LATHE_OK : no_memory(e);
     for (unsigned i = 0; status == LATHE_OK && i < e->plans; i++) {
-        lathe_cost_plan_of(&e->l[i], &heads[i], &plans[i]);
+        lathe_lowered_plan(&e->l[i], &heads[i], &plans[i]);
         list[i] = &plans[i];
     }
     if (status == LATHE_OK)
@@ -522,7 +512,7 @@ static void predict(const struct lathe_lowered *l, struct lathe_report *report) 
     struct lathe_fmt_plan head;
     struct lathe_plan plan;
     struct lathe_cost_prediction all[LATHE_COST_PREDICTIONS];
-    lathe_cost_plan_of(l, &head, &plan);
+    lathe_lowered_plan(l, &head, &plan);
     unsigned count = lathe_cost_predict_all(&plan, l->options->target, l->max_batch, l->max_seq, all);
     lathe_report_cost(report, l->options->target, all, count);
     struct lathe_cost_savings savings;

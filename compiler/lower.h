@@ -56,6 +56,7 @@ struct lathe_buffer {
 };
 #define LATHE_NO_BUFFER UINT32_MAX
 
+struct lathe_plan;
 struct lathe_lowered {
     struct lathe_graph *graph;
     struct lathe_arena *arena; /* of everything small below */
@@ -103,13 +104,18 @@ struct lathe_lowered {
     uint64_t arena_bytes, alive_bytes, weight_bytes;
 };
 
-/* lower.c. `before`: the plan of the bucket before this one, whose table of weights moves on to this one; NULL: none. */
+/* lower.c. `before`: the plan of the bucket before this one, whose table of weights moves on to this one; NULL: none.
+ */
 LATHE_NODISCARD enum lathe_status lathe_lower(struct lathe_graph *g, const struct lathe_emit_options *options,
                                               struct lathe_report *report, struct lathe_lowered *before,
                                               struct lathe_lowered *out, struct lathe_diag *diag);
 /* Offsets of the weights in WEIGHTS, once all plans are there; the last one has the table. */
 void lathe_lowered_place(struct lathe_lowered *plans, unsigned count);
 void lathe_lowered_free(struct lathe_lowered *l);
+
+/* lower_tables.c: the plan that the tables make so far, as an artifact's is read; it points into them. `head` and `out`
+ * are the caller's. */
+void lathe_lowered_plan(const struct lathe_lowered *l, struct lathe_fmt_plan *head, struct lathe_plan *out);
 
 /* lower_dims.c: roles, limits and sources of the symbols; then dims of the graph as dims of the plan (UINT32_MAX and a
  * message on failure). */

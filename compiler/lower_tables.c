@@ -1,5 +1,6 @@
-/* Growing tables and string blocks of a plan. */
+/* Growing tables and string blocks of a plan, and the plan that they make. */
 #include "lower.h"
+#include "plan.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -99,4 +100,27 @@ void lathe_strings_free(struct lathe_strings *s) {
     lathe_table_free(&s->bytes);
     free(s->slots);
     *s = (struct lathe_strings){0};
+}
+
+void lathe_lowered_plan(const struct lathe_lowered *l, struct lathe_fmt_plan *head, struct lathe_plan *out) {
+    *head = (struct lathe_fmt_plan){.symbol_count = l->symbols.count,
+                                    .dim_count = l->dims.count,
+                                    .value_count = l->values.count,
+                                    .step_count = l->steps.count,
+                                    .operand_count = l->operands.count,
+                                    .attr_count = l->attrs.count,
+                                    .int_count = l->ints.count,
+                                    .string_bytes = l->strings.bytes.count,
+                                    .prologue_steps = l->prologue_steps,
+                                    .arena_bytes = l->arena_bytes,
+                                    .alive_bytes = l->alive_bytes};
+    *out = (struct lathe_plan){.head = head,
+                               .symbols = l->symbols.data,
+                               .dims = l->dims.data,
+                               .values = l->values.data,
+                               .steps = l->steps.data,
+                               .attrs = l->attrs.data,
+                               .ints = l->ints.data,
+                               .operands = l->operands.data,
+                               .strings = l->strings.bytes.data};
 }

@@ -40,7 +40,35 @@ static bool holds(const char *line, size_t length, struct lathe_graph *g, const 
     return good;
 }
 
-void pass_case_run(const struct pass_case *c) {
+/* The text of a graph with its numbers written out, to be freed. */
+static char *with_numbers(const char *text) {
+    size_t capacity = strlen(text) + 1, n = 0;
+    for (const char *p = text; (p = strpbrk(p, "#@")); p++) {
+        const char *by = strchr(p, 'x');
+        capacity += 4 * (size_t)atoi(p + 1) * (*p == '@' && by ? (size_t)atoi(by + 1) : 1);
+    }
+    char *out = malloc(capacity);
+    if (!out)
+        abort();
+    while (*text) {
+        if (*text != '#' && *text != '@') {
+            out[n++] = *text++;
+            continue;
+        }
+        bool turned = *text == '@';
+        int count = (int)strtol(text + 1, (char **)(uintptr_t)&text, 10), cols = 1;
+        if (turned)
+            cols = (int)strtol(text + 1, (char **)(uintptr_t)&text, 10);
+        for (int i = 0; i < count * cols; i++)
+            n += (size_t)sprintf(out + n, "%s%d", i ? ", " : "", (turned ? i % count * cols + i / count : i) % 7);
+    }
+    out[n] = 0;
+    return out;
+}
+
+/* Fails with the printed graph when something is not as expected. */
+static void run_case(void **state) {
+    const struct pass_case *c = *state;
     struct lathe_graph *g = NULL;
     struct lathe_diag diag = {0};
     struct lathe_report *report = lathe_report_new();
@@ -49,8 +77,10 @@ void pass_case_run(const struct pass_case *c) {
     struct lathe_text text = {0}, json = {0};
     char names[256];
     bool failed = false;
-    if (lathe_graph_parse(c->graph, &g, &diag) != LATHE_OK)
+    char *whole = with_numbers(c->graph);
+    if (lathe_graph_parse(whole, &g, &diag) != LATHE_OK)
         fail_msg("%s: %s", c->name, diag.text);
+    free(whole);
     snprintf(names, sizeof names, "%s", c->passes);
     for (char *name = strtok(names, " "); name; name = strtok(NULL, " ")) {
         const struct lathe_pass *pass = lathe_pass_by_name(name);
@@ -92,16 +122,12 @@ void pass_case_run(const struct pass_case *c) {
         fail_msg("%s", c->name);
 }
 
-static void run_state(void **state) {
-    pass_case_run(*state);
-}
-
 int pass_cases_main(const char *group, const struct pass_case *cases, unsigned count) {
     struct CMUnitTest *tests = calloc(count, sizeof *tests);
     if (!tests)
         return 1;
     for (unsigned i = 0; i < count; i++)
-        tests[i] = (struct CMUnitTest){cases[i].name, run_state, NULL, NULL, (void *)&cases[i]};
+        tests[i] = (struct CMUnitTest){cases[i].name, run_case, NULL, NULL, (void *)&cases[i]};
     int result = _cmocka_run_group_tests(group, tests, count, NULL, NULL);
     free(tests);
     return result;

@@ -1,38 +1,6 @@
 /* Weights and tables in few bits stay as they are stored: what folds, what is looked through, what is widened in a run.
- * "#N" in a graph stands for N numbers, "@RxC" for R * C numbers of which "#" gives the transposed matrix [R, C]. */
+ */
 #include "pass_test.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
-static char *with_numbers(const char *text) {
-    size_t capacity = strlen(text) + 1, n = 0;
-    for (const char *p = text; (p = strpbrk(p, "#@")); p++)
-        capacity += *p == '#' ? (size_t)atoi(p + 1) * 4 : 4 * 70 * 32;
-    char *out = malloc(capacity);
-    if (!out)
-        abort();
-    while (*text) {
-        if (*text != '#' && *text != '@') {
-            out[n++] = *text++;
-            continue;
-        }
-        bool turned = *text == '@';
-        int count = (int)strtol(text + 1, (char **)(uintptr_t)&text, 10), cols = 1;
-        if (turned)
-            cols = (int)strtol(text + 1, (char **)(uintptr_t)&text, 10);
-        for (int i = 0; i < count * cols; i++)
-            n += (size_t)sprintf(out + n, "%s%d", i ? ", " : "", (turned ? i % count * cols + i / count : i) % 7);
-    }
-    out[n] = 0;
-    return out;
-}
 
 #define X       "input %x : f32[batch, seq, 64]\n"
 #define W8      "const %q : i8[64, 96] = {#6144}\nconst %s : f32[96] = {#96}\n"
@@ -151,19 +119,6 @@ static const struct pass_case cases[] = {
      "linear=1 cast=1\ntext:= cast(%t)\ntext:trans_b=1\nno text:%h"},
 };
 
-static void test_case(void **state) {
-    const struct pass_case *c = *state;
-    char *graph = with_numbers(c->graph);
-    struct pass_case whole = *c;
-    whole.graph = graph;
-    pass_case_run(&whole);
-    free(graph);
-}
-
 int main(void) {
-    enum { COUNT = sizeof cases / sizeof *cases };
-    static struct CMUnitTest tests[COUNT];
-    for (size_t i = 0; i < COUNT; i++)
-        tests[i] = (struct CMUnitTest){cases[i].name, test_case, NULL, NULL, (void *)(uintptr_t)&cases[i]};
-    return _cmocka_run_group_tests("stored_weights", tests, COUNT, NULL, NULL);
+    return pass_cases_main("stored_weights", cases, sizeof cases / sizeof *cases);
 }
