@@ -75,15 +75,21 @@ enum lathe_status lathe_cli_print_json(json_t *value, struct lathe_diag *diag) {
     return lathe_cli_print(&text, diag);
 }
 
-struct lathe_cli_parsed lathe_cli_parse(const struct lathe_syntax *syntax, int argc, char **argv,
-                                        struct lathe_words *args, struct lathe_diag *diag) {
+int lathe_cli_run(const struct lathe_syntax *syntax, int argc, char **argv, struct lathe_words *args,
+                  enum lathe_status (*work)(void *request, struct lathe_diag *diag), void *request) {
+    static struct lathe_diag diag; /* large */
     bool help = false;
-    enum lathe_status status = lathe_options_parse(syntax, argc, argv, args, &help, diag);
+    enum lathe_status status = lathe_options_parse(syntax, argc, argv, args, &help, &diag);
     if (status == LATHE_OK && help) {
         struct lathe_text text = {0};
         lathe_options_help(syntax, &text);
-        status = lathe_cli_print(&text, diag);
-        return (struct lathe_cli_parsed){true, lathe_cli_end(status, diag)};
+        status = lathe_cli_print(&text, &diag);
+    } else if (status == LATHE_OK) {
+        status = work(request, &diag);
     }
-    return (struct lathe_cli_parsed){status != LATHE_OK, lathe_cli_end(status, diag)};
+    lathe_words_free(args);
+    for (unsigned i = 0; i < syntax->option_count; i++)
+        if (syntax->options[i].kind == LATHE_OPTION_WORDS)
+            lathe_words_free(syntax->options[i].into);
+    return lathe_cli_end(status, &diag);
 }

@@ -28,11 +28,8 @@ void lathe_cli_progress_end(void);
 LATHE_NODISCARD enum lathe_status lathe_cli_print(struct lathe_text *text, struct lathe_diag *diag);
 /* The same for JSON, which it releases. */
 LATHE_NODISCARD enum lathe_status lathe_cli_print_json(json_t *value, struct lathe_diag *diag);
-/* Parses options and prints --help; *done: nothing is left to do, return *exit. */
-struct lathe_cli_parsed {
-    bool done;
-    int exit;
-};
-struct lathe_cli_parsed lathe_cli_parse(const struct lathe_syntax *syntax, int argc, char **argv,
-                                        struct lathe_words *args, struct lathe_diag *diag);
+/* A whole subcommand: options and arguments, --help, `work` on `request` (where they were put), the message of its
+ * failure. Frees `args` and the words of every repeatable option; returns the exit code. */
+int lathe_cli_run(const struct lathe_syntax *syntax, int argc, char **argv, struct lathe_words *args,
+                  enum lathe_status (*work)(void *request, struct lathe_diag *diag), void *request);
 #endif

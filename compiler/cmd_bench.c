@@ -418,7 +418,8 @@ static enum lathe_status parse_lengths(struct lathe_bench_request *q, struct lat
     return LATHE_OK;
 }
 
-static enum lathe_status bench(struct lathe_bench_request *q, struct lathe_diag *diag) {
+static enum lathe_status bench(void *request, struct lathe_diag *diag) {
+    struct lathe_bench_request *q = request;
     struct lathe_model model;
     struct lathe_thread_budget budget;
     LATHE_TRY(parse_lengths(q, diag));
@@ -441,7 +442,6 @@ static enum lathe_status bench(struct lathe_bench_request *q, struct lathe_diag 
 }
 
 int lathe_cmd_bench(int argc, char **argv) {
-    static struct lathe_diag diag;
     static struct lathe_bench_request q = {.seq = 128, .batch = 1, .instances = 1, .seconds = 1};
     const struct lathe_option options[] = {
         {.name = "seq",
@@ -521,9 +521,5 @@ int lathe_cmd_bench(int argc, char **argv) {
         .option_count = sizeof options / sizeof *options,
         .min_args = 1,
         .max_args = 1};
-    struct lathe_cli_parsed parsed = lathe_cli_parse(&syntax, argc, argv, &q.args, &diag);
-    if (!parsed.done)
-        parsed.exit = lathe_cli_end(bench(&q, &diag), &diag);
-    lathe_words_free(&q.args);
-    return parsed.exit;
+    return lathe_cli_run(&syntax, argc, argv, &q.args, bench, &q);
 }

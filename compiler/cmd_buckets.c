@@ -104,7 +104,8 @@ static enum lathe_status print_json(const struct request *q, const struct propos
     return lathe_cli_print_json(o, diag);
 }
 
-static enum lathe_status buckets(struct request *q, struct lathe_diag *diag) {
+static enum lathe_status buckets(void *request, struct lathe_diag *diag) {
+    struct request *q = request;
     struct proposal p = {0};
     if (!q->lengths)
         return lathe_fail(diag, LATHE_MSG_ARGUMENTS, "lathe buckets: --lengths FILE is missing");
@@ -131,7 +132,6 @@ static const char details[] =
     "has less work when each request is padded to the smallest that holds it.\n";
 
 int lathe_cmd_buckets(int argc, char **argv) {
-    static struct lathe_diag diag;
     static struct request q;
     const struct lathe_option options[] = {
         {.name = "lengths",
@@ -170,9 +170,5 @@ int lathe_cmd_buckets(int argc, char **argv) {
                                         .details = details,
                                         .options = options,
                                         .option_count = sizeof options / sizeof *options};
-    struct lathe_cli_parsed parsed = lathe_cli_parse(&syntax, argc, argv, &q.args, &diag);
-    if (!parsed.done)
-        parsed.exit = lathe_cli_end(buckets(&q, &diag), &diag);
-    lathe_words_free(&q.args);
-    return parsed.exit;
+    return lathe_cli_run(&syntax, argc, argv, &q.args, buckets, &q);
 }

@@ -225,7 +225,8 @@ static enum lathe_status print_result(const struct request *q, const struct lath
     return LATHE_OK;
 }
 
-static enum lathe_status compile(struct request *q, struct lathe_diag *diag) {
+static enum lathe_status compile(void *request, struct lathe_diag *diag) {
+    struct request *q = request;
     LATHE_TRY(prepare(q, diag));
     struct lathe_report *r = lathe_report_new();
     if (!r)
@@ -257,7 +258,6 @@ static const char details[] =
     "lists every cast. With another --precision, matmul and all are exit code 2.\n";
 
 int lathe_cmd_compile(int argc, char **argv) {
-    static struct lathe_diag diag;
     struct request q = {0};
     struct lathe_compile_options *o = &q.options;
     static const char *const casts[] = {"none", "matmul", "all", NULL};
@@ -404,14 +404,7 @@ int lathe_cmd_compile(int argc, char **argv) {
                                         .option_count = sizeof options / sizeof *options,
                                         .min_args = 1,
                                         .max_args = 1};
-    struct lathe_cli_parsed parsed = lathe_cli_parse(&syntax, argc, argv, &q.args, &diag);
-    if (!parsed.done)
-        parsed.exit = lathe_cli_end(compile(&q, &diag), &diag);
-    lathe_words_free(&q.args);
-    lathe_words_free(&q.expect);
-    lathe_words_free(&q.disable);
-    lathe_words_free(&q.reports);
-    lathe_words_free(&q.buckets);
+    int exit = lathe_cli_run(&syntax, argc, argv, &q.args, compile, &q);
     lathe_labels_free(&q.labels);
-    return parsed.exit;
+    return exit;
 }

@@ -8,6 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+struct request {
+    struct lathe_words args;
+    bool json;
+};
+
 struct diff {
     struct lathe_text text;
     json_t *changes; /* [{"what", "a", "b"}] */
@@ -120,7 +125,9 @@ static void compare_weights(struct diff *d, const struct lathe_artifact *a, cons
     json_decref(count);
 }
 
-static enum lathe_status diff(const char *pa, const char *pb, bool as_json, struct lathe_diag *diag) {
+static enum lathe_status diff(void *request, struct lathe_diag *diag) {
+    const struct request *q = request;
+    const char *pa = q->args.at[0], *pb = q->args.at[1];
     struct lathe_model ma = {0}, mb = {0};
     json_t *ja = NULL, *jb = NULL;
     struct diff d = {.changes = json_array()};
@@ -134,7 +141,7 @@ static enum lathe_status diff(const char *pa, const char *pb, bool as_json, stru
         compare(&d, "", ja, jb);
         compare_weights(&d, a, b);
         bool same = a->size == b->size && !memcmp(a->bytes, b->bytes, (size_t)a->size);
-        if (as_json) {
+        if (q->json) {
             status = lathe_cli_print_json(json_pack("{sb, sO}", "identical", same, "changes", d.changes), diag);
         } else {
             if (!json_array_size(d.changes))
@@ -154,11 +161,9 @@ static enum lathe_status diff(const char *pa, const char *pb, bool as_json, stru
 }
 
 int lathe_cmd_diff(int argc, char **argv) {
-    static struct lathe_diag diag;
-    bool json = false;
-    struct lathe_words args = {0};
+    static struct request q;
     const struct lathe_option options[] = {
-        {.name = "json", .kind = LATHE_OPTION_FLAG, .into = &json, .help = "JSON instead of text"},
+        {.name = "json", .kind = LATHE_OPTION_FLAG, .into = &q.json, .help = "JSON instead of text"},
     };
     const struct lathe_syntax syntax = {.command = "diff",
                                         .arguments = "A.lathe B.lathe [--json]",
@@ -169,9 +174,5 @@ int lathe_cmd_diff(int argc, char **argv) {
                                         .option_count = 1,
                                         .min_args = 2,
                                         .max_args = 2};
-    struct lathe_cli_parsed parsed = lathe_cli_parse(&syntax, argc, argv, &args, &diag);
-    if (!parsed.done)
-        parsed.exit = lathe_cli_end(diff(args.at[0], args.at[1], json, &diag), &diag);
-    lathe_words_free(&args);
-    return parsed.exit;
+    return lathe_cli_run(&syntax, argc, argv, &q.args, diff, &q);
 }

@@ -309,7 +309,8 @@ static enum lathe_status inspect_artifact(struct request *q, const struct lathe_
     return status;
 }
 
-static enum lathe_status inspect(struct request *q, struct lathe_diag *diag) {
+static enum lathe_status inspect(void *request, struct lathe_diag *diag) {
+    struct request *q = request;
     struct lathe_model model;
     if (q->graph)
         LATHE_TRY(lathe_plan_graph_check(q->graph, diag));
@@ -321,7 +322,6 @@ static enum lathe_status inspect(struct request *q, struct lathe_diag *diag) {
 }
 
 int lathe_cmd_inspect(int argc, char **argv) {
-    static struct lathe_diag diag;
     static struct request q;
     const struct lathe_option options[] = {
         {.name = "json", .kind = LATHE_OPTION_FLAG, .into = &q.json, .help = "JSON instead of text"},
@@ -344,9 +344,5 @@ int lathe_cmd_inspect(int argc, char **argv) {
                                         .option_count = sizeof options / sizeof *options,
                                         .min_args = 1,
                                         .max_args = 1};
-    struct lathe_cli_parsed parsed = lathe_cli_parse(&syntax, argc, argv, &q.args, &diag);
-    if (!parsed.done)
-        parsed.exit = lathe_cli_end(inspect(&q, &diag), &diag);
-    lathe_words_free(&q.args);
-    return parsed.exit;
+    return lathe_cli_run(&syntax, argc, argv, &q.args, inspect, &q);
 }

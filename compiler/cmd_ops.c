@@ -85,21 +85,24 @@ static enum lathe_status print_json(struct lathe_diag *diag) {
                                 diag);
 }
 
+struct request {
+    struct lathe_words args;
+    bool json;
+};
+
+static enum lathe_status ops(void *request, struct lathe_diag *diag) {
+    return ((struct request *)request)->json ? print_json(diag) : print_text(diag);
+}
+
 int lathe_cmd_ops(int argc, char **argv) {
-    static struct lathe_diag diag;
-    bool json = false;
-    struct lathe_words args = {0};
+    static struct request q;
     const struct lathe_option options[] = {
-        {.name = "json", .kind = LATHE_OPTION_FLAG, .into = &json, .help = "JSON instead of text"},
+        {.name = "json", .kind = LATHE_OPTION_FLAG, .into = &q.json, .help = "JSON instead of text"},
     };
     const struct lathe_syntax syntax = {.command = "ops",
                                         .arguments = "[--json]",
                                         .summary = "the operators of the import and of the graph",
                                         .options = options,
                                         .option_count = 1};
-    struct lathe_cli_parsed parsed = lathe_cli_parse(&syntax, argc, argv, &args, &diag);
-    lathe_words_free(&args);
-    if (parsed.done)
-        return parsed.exit;
-    return lathe_cli_end(json ? print_json(&diag) : print_text(&diag), &diag);
+    return lathe_cli_run(&syntax, argc, argv, &q.args, ops, &q);
 }

@@ -26,7 +26,8 @@ static enum lathe_status print_text(const struct request *q, const json_t *manif
     return lathe_cli_print(&out, diag);
 }
 
-static enum lathe_status package(struct request *q, struct lathe_diag *diag) {
+static enum lathe_status package(void *request, struct lathe_diag *diag) {
+    struct request *q = request;
     struct lathe_package_options options = {
         .artifact = q->args.at[0], .tokenizer = q->tokenizer, .labels = q->labels, .level = (int)q->level};
     json_t *manifest;
@@ -47,7 +48,6 @@ static const char details[] =
     "bench and diff take it in the place of an artifact; a byte that is not as it was written is exit code 3.\n";
 
 int lathe_cmd_package(int argc, char **argv) {
-    static struct lathe_diag diag;
     static struct request q = {.level = LATHE_PACKAGE_LEVEL};
     const struct lathe_option options[] = {
         {.name = "output",
@@ -83,9 +83,5 @@ int lathe_cmd_package(int argc, char **argv) {
                                         .option_count = sizeof options / sizeof *options,
                                         .min_args = 1,
                                         .max_args = 1};
-    struct lathe_cli_parsed parsed = lathe_cli_parse(&syntax, argc, argv, &q.args, &diag);
-    if (!parsed.done)
-        parsed.exit = lathe_cli_end(package(&q, &diag), &diag);
-    lathe_words_free(&q.args);
-    return parsed.exit;
+    return lathe_cli_run(&syntax, argc, argv, &q.args, package, &q);
 }

@@ -179,7 +179,8 @@ static enum lathe_status run_session(const struct request *q, struct lathe_artif
     return status == LATHE_OK ? finite : status;
 }
 
-static enum lathe_status run(struct request *q, struct lathe_diag *diag) {
+static enum lathe_status run(void *request, struct lathe_diag *diag) {
+    struct request *q = request;
     struct lathe_session_options options;
     struct lathe_model model;
     struct lathe_session *s = NULL;
@@ -199,7 +200,6 @@ static enum lathe_status run(struct request *q, struct lathe_diag *diag) {
 }
 
 int lathe_cmd_run(int argc, char **argv) {
-    static struct lathe_diag diag;
     static struct request q;
     const struct lathe_option options[] = {
         {.name = "input",
@@ -235,10 +235,5 @@ int lathe_cmd_run(int argc, char **argv) {
                                         .option_count = sizeof options / sizeof *options,
                                         .min_args = 1,
                                         .max_args = 1};
-    struct lathe_cli_parsed parsed = lathe_cli_parse(&syntax, argc, argv, &q.args, &diag);
-    if (!parsed.done)
-        parsed.exit = lathe_cli_end(run(&q, &diag), &diag);
-    lathe_words_free(&q.args);
-    lathe_words_free(&q.inputs);
-    return parsed.exit;
+    return lathe_cli_run(&syntax, argc, argv, &q.args, run, &q);
 }

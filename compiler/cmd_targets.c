@@ -221,16 +221,27 @@ static enum lathe_status show(const char *name, bool detect, bool json, struct l
     return lathe_cli_print(&out, diag);
 }
 
+struct request {
+    struct lathe_words args;
+    bool detect, json;
+};
+
+static enum lathe_status targets(void *request, struct lathe_diag *diag) {
+    const struct request *q = request;
+    const char *name = q->args.count ? q->args.at[0] : NULL;
+    if (q->detect && name)
+        return lathe_fail(diag, LATHE_MSG_ARGUMENTS, "lathe targets: --detect stands alone, found also '%s'", name);
+    return name || q->detect ? show(name ? name : "native", q->detect, q->json, diag) : list(q->json, diag);
+}
+
 int lathe_cmd_targets(int argc, char **argv) {
-    static struct lathe_diag diag;
-    bool detect = false, json = false;
-    struct lathe_words args = {0};
+    static struct request q;
     const struct lathe_option options[] = {
         {.name = "detect",
          .kind = LATHE_OPTION_FLAG,
-         .into = &detect,
+         .into = &q.detect,
          .help = "this machine, and the shipped target nearest to it"},
-        {.name = "json", .kind = LATHE_OPTION_FLAG, .into = &json, .help = "JSON instead of text"},
+        {.name = "json", .kind = LATHE_OPTION_FLAG, .into = &q.json, .help = "JSON instead of text"},
     };
     const struct lathe_syntax syntax = {.command = "targets",
                                         .arguments = "[NAME|FILE.yaml] [--detect] [--json]",
@@ -238,14 +249,5 @@ int lathe_cmd_targets(int argc, char **argv) {
                                         .options = options,
                                         .option_count = sizeof options / sizeof *options,
                                         .max_args = 1};
-    struct lathe_cli_parsed parsed = lathe_cli_parse(&syntax, argc, argv, &args, &diag);
-    const char *name = args.count ? args.at[0] : NULL;
-    lathe_words_free(&args);
-    if (parsed.done)
-        return parsed.exit;
-    if (detect && name)
-        return lathe_cli_end(
-            lathe_fail(&diag, LATHE_MSG_ARGUMENTS, "lathe targets: --detect stands alone, found also '%s'", name),
-            &diag);
-    return lathe_cli_end(name || detect ? show(name ? name : "native", detect, json, &diag) : list(json, &diag), &diag);
+    return lathe_cli_run(&syntax, argc, argv, &q.args, targets, &q);
 }

@@ -215,7 +215,8 @@ static void default_bounds(struct request *q, const struct lathe_artifact *a) {
     }
 }
 
-static enum lathe_status verify(struct request *q, struct lathe_diag *diag) {
+static enum lathe_status verify(void *request, struct lathe_diag *diag) {
+    struct request *q = request;
     struct lathe_session_options options;
     struct lathe_model model;
     LATHE_TRY(check_arguments(q, diag));
@@ -236,7 +237,6 @@ static enum lathe_status verify(struct request *q, struct lathe_diag *diag) {
 }
 
 int lathe_cmd_verify(int argc, char **argv) {
-    static struct lathe_diag diag;
     static struct request q;
     const struct lathe_option options[] = {
         {.name = "test-data",
@@ -293,14 +293,10 @@ int lathe_cmd_verify(int argc, char **argv) {
         .option_count = sizeof options / sizeof *options,
         .min_args = 1,
         .max_args = 1};
-    struct lathe_cli_parsed parsed = lathe_cli_parse(&syntax, argc, argv, &q.args, &diag);
     q.results = json_array();
-    if (!parsed.done)
-        parsed.exit = lathe_cli_end(verify(&q, &diag), &diag);
+    int exit = lathe_cli_run(&syntax, argc, argv, &q.args, verify, &q);
     json_decref(q.results);
     free(q.failure);
     lathe_text_free(&q.text);
-    lathe_words_free(&q.args);
-    lathe_words_free(&q.test_data);
-    return parsed.exit;
+    return exit;
 }
