@@ -38,10 +38,7 @@ static inline vi wide_dot(vi acc, wide_a a, wide_b b) {
     return _mm512_add_epi32(acc, _mm512_madd_epi16(a.odd, b.odd));
 }
 
-#define Q8_MR                  12
-#define Q8_STREAMS(rows)       ((rows) <= 4)
-#define Q8_REACH               4096 /* lines of B asked for, times the rows that use them */
-#define Q8_AHEAD(rows, panels) (Q8_REACH / ((rows) * (panels)) < 16 ? 16 : Q8_REACH / ((rows) * (panels)))
+#define Q8_MR 12
 
 #define Q8_NAME(x) pairs_##x
 #include "gemm_q8_body.h"

@@ -17,11 +17,8 @@ static inline vi vnni_dot(vi acc, vnni_a a, vnni_b b) {
     return _mm512_dpbusd_epi32(acc, a, b);
 }
 
-#define Q8_MR                  14
-#define Q8_STREAMS(rows)       ((rows) <= 8)
-#define Q8_REACH               4096 /* lines of B asked for, times the rows that use them */
-#define Q8_AHEAD(rows, panels) (Q8_REACH / ((rows) * (panels)) < 16 ? 16 : Q8_REACH / ((rows) * (panels)))
-#define Q8_NAME(x)             vnni_##x
+#define Q8_MR      14
+#define Q8_NAME(x) vnni_##x
 #include "gemm_q8_body.h"
 #include "kernel_rows.h"
 
