@@ -32,8 +32,8 @@ static inline int bare_run(const struct CMUnitTest *tests, size_t count) {
     for (size_t i = 0; i < count; i++) {
         print_message("%s\n", tests[i].name);
         tests[i].run(NULL);
+        print_message("passed %s\n", tests[i].name);
     }
-    print_message("%zu passed\n", count);
     return 0;
 }
 #endif

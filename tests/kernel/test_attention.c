@@ -81,11 +81,11 @@ static void one_head(const struct lathe_kernels *kernels, size_t nq, size_t nk, 
         bool any = max > -INFINITY;
         assert_int_equal(no_key[i], !any);
         for (size_t j = 0; j < nk; j++)
-            sum += any ? exp(s[j] - max) : 0;
+            sum += s[j] = any ? exp(s[j] - max) : 0;
         for (size_t c = 0; c < dv; c++) {
             double want = 0;
             for (size_t j = 0; j < nk && any; j++)
-                want += exp(s[j] - max) / sum * v[j * ldv + c];
+                want += s[j] / sum * v[j * ldv + c];
             if (!(fabs(out[i * ldo + c] - want) <= 3e-6))
                 fail_msg("nq %zu nk %zu d %zu dv %zu masks %d%d%d%d: [%zu][%zu] is %.9g, not %.9g", nq, nk, d, dv,
                          use.bias, use.allow, use.range, use.softcap, i, c, out[i * ldo + c], want);
@@ -131,8 +131,9 @@ static void heads(void **state) {
         lathe_kernels_select(levels[l], &kernels);
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
             for (unsigned m = 0; m < 16; m++)
-                one_head(&kernels, sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3],
-                         (struct masks){m & 1, m & 2, m & 4, m & 8});
+                if (!test_left_out(8))
+                    one_head(&kernels, sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3],
+                             (struct masks){m & 1, m & 2, m & 4, m & 8});
     }
 }
 
@@ -237,13 +238,13 @@ static void one_q8(const struct lathe_kernels *kernels, lathe_attention_f32_fn p
         }
         assert_int_equal(no_key[i], !(max > -INFINITY));
         for (size_t j = 0; j < nk; j++)
-            sum += s[j] > -INFINITY ? exp(s[j] - max) : 0;
+            sum += s[j] = s[j] > -INFINITY ? exp(s[j] - max) : 0;
         /* Scores are off by up to half a step of q and of k in each column, values by half a step. */
         double off = 1.5 * sqrt((double)d) * 0.02 + 4e-3;
         for (size_t c = 0; c < dv; c++) {
             double right = 0;
             for (size_t j = 0; j < nk; j++)
-                right += s[j] > -INFINITY ? exp(s[j] - max) / sum * v[j * ldv + c] : 0;
+                right += s[j] > 0 ? s[j] / sum * v[j * ldv + c] : 0;
             if (!(fabs(out[i * ldo + c] - right) <= off))
                 fail_msg("nq %zu nk %zu d %zu dv %zu masks %d%d%d holes %d: [%zu][%zu] is %.9g, not %.9g", nq, nk, d,
                          dv, use.bias, use.allow, use.range, holes, i, c, out[i * ldo + c], right);
@@ -279,8 +280,9 @@ static void heads_q8(void **state) {
         lathe_kernels_select(q8_levels[l], &kernels);
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
             for (unsigned m = 0; m < 32; m++)
-                one_q8(&kernels, plain, sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3],
-                       (struct masks){m & 1, m & 2, m & 4, false}, m & 8, m & 16);
+                if (!test_left_out(8))
+                    one_q8(&kernels, plain, sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3],
+                           (struct masks){m & 1, m & 2, m & 4, false}, m & 8, m & 16);
     }
 }
 
@@ -337,6 +339,8 @@ static void padded(void **state) {
         struct lathe_kernels kernels;
         lathe_kernels_select(q8_levels[l], &kernels);
         for (int round = 0; round < 120; round++) {
+            if (test_left_out(10))
+                continue;
             bool q8 = round >= 60;
             int64_t batch = 1 + (int64_t)test_below(4), s = 1 + (int64_t)test_below(round % 4 ? 90 : 400);
             bool holes = round % 5 == 4, causal = round % 3 == 1 && !holes;
@@ -440,6 +444,8 @@ static void planes(void **state) {
     struct lathe_kernels kernels;
     lathe_kernels_select(lathe_cpu_bits(), &kernels);
     for (int round = 0; round < 200; round++) {
+        if (test_left_out(8))
+            continue;
         int64_t batch = 1 + (int64_t)test_below(3), s = 1 + (int64_t)test_below(50), rule = (int64_t)test_below(4);
         int64_t dims[4] = {test_below(2) ? batch : 1, test_below(2) ? N : 1, test_below(2) ? s : 1,
                            test_below(4) ? s : 1};

@@ -56,6 +56,8 @@ static struct lathe_attr attr_f(enum lathe_attr_key key, double value) {
 static void linear(void **state) {
     (void)state;
     for (int round = 0; round < 60; round++) {
+        if (test_left_out(4))
+            continue;
         int64_t b = 1 + (int64_t)test_below(3), s = 1 + (int64_t)test_below(20), k = 1 + (int64_t)test_below(70);
         int64_t n = 1 + (int64_t)test_below(70), m = b * s, panels = (n + 15) / 16;
         float *x = guarded_floats((size_t)(m * k)), *w = guarded_floats((size_t)(k * n)),
@@ -103,6 +105,8 @@ static void linear(void **state) {
 static void matmul(void **state) {
     (void)state;
     for (int round = 0; round < 150; round++) {
+        if (test_left_out(4))
+            continue;
         int64_t m = 1 + (int64_t)test_below(30), n = 1 + (int64_t)test_below(30), k = 1 + (int64_t)test_below(30);
         int64_t ba[2] = {1 + (int64_t)test_below(3), 1 + (int64_t)test_below(3)}, bb[2] = {ba[0], ba[1]};
         bool ta = test_below(2), tb = test_below(2), vector = round % 10 == 9;
@@ -166,6 +170,8 @@ static void matmul(void **state) {
 static void gemm(void **state) {
     (void)state;
     for (int round = 0; round < 60; round++) {
+        if (test_left_out(4))
+            continue;
         int64_t m = 1 + (int64_t)test_below(20), n = 1 + (int64_t)test_below(40), k = 1 + (int64_t)test_below(20);
         int64_t cm = test_below(2) ? m : 1, cn = test_below(2) ? n : 1;
         float *a = guarded_floats((size_t)(m * k)), *b = guarded_floats((size_t)(k * n)),
@@ -291,6 +297,8 @@ static void embedding(void **state) {
 static void matmul_integer(void **state) {
     (void)state;
     for (int round = 0; round < 120; round++) {
+        if (test_left_out(4))
+            continue;
         const int64_t batch = 1 + (int64_t)test_below(3), m = 1 + (int64_t)test_below(40);
         const int64_t k = 1 + (int64_t)test_below(90), n = 1 + (int64_t)test_below(150);
         bool a_signed = test_below(2), b_signed = test_below(2), shared = test_below(2);
@@ -339,6 +347,8 @@ static void embedding_in_panels(void **state) {
     (void)state;
     enum { B = 2, S = 5, V = 37 };
     for (int round = 0; round < 30; round++) {
+        if (test_left_out(4))
+            continue;
         const int64_t h = 1 + (int64_t)test_below(300), panels = (V + 15) / 16, padded = (h + 3) / 4 * 4;
         size_t count = (size_t)(V * h), room = (size_t)(panels * 16 * padded), out = (size_t)(B * S * h);
         float *f = guarded_floats(count), *fp = guarded_floats(room), *g = guarded_floats((size_t)h);

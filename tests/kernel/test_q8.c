@@ -139,6 +139,8 @@ static void quantize(void **state) {
             continue;
         for (size_t k = 0; k < 200; k++)
             for (unsigned kind = 0; kind < 10; kind++) {
+                if (test_left_out(4))
+                    continue;
                 size_t count = 1 + test_below(3), ldx = k + test_below(5), padded = (k + 3) / 4 * 4;
                 size_t ldq = padded + test_below(9);
                 float *x = guarded_floats(count * ldx + 1), *x_scale = guarded_floats(k);
@@ -255,7 +257,8 @@ static void sums(void **state) {
         for (size_t m = 1; m <= gemm_rows[r].mr; m++)
             for (size_t i = 0; i < sizeof ns / sizeof *ns; i += trapped(gemm_rows[r].bits) ? 4 : 1)
                 for (size_t j = 0; j < sizeof ks / sizeof *ks; j++)
-                    one_tile(&gemm_rows[r], m, ns[i], ks[j], (m + i + j) % 2, (m + i + j) / 2 % 2);
+                    if (!test_left_out(8))
+                        one_tile(&gemm_rows[r], m, ns[i], ks[j], (m + i + j) % 2, (m + i + j) / 2 % 2);
         one_tile(&gemm_rows[r], trapped(gemm_rows[r].bits) ? 1 : gemm_rows[r].mr, 3, LATHE_Q8_MAX_K, true, false);
     }
 }
@@ -289,6 +292,8 @@ static void epilogue(void **state) {
         for (unsigned round = 0; round < 300; round++) {
             if (!test_can_run(gemm_rows[r].bits) && !trapped(gemm_rows[r].bits))
                 break;
+            if (test_left_out(8))
+                continue;
             size_t m = 1 + test_below(gemm_rows[r].mr), n = 1 + test_below(70), k = 1 + test_below(40);
             size_t kp = (k + 3) / 4 * 4, panels = (n + 15) / 16, ldc = n + test_below(4), ldr = n + test_below(3);
             uint8_t *a = guarded(m * kp);
@@ -463,6 +468,8 @@ static void layers(void **state) {
     }
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         for (int form = 0; form < 3; form++) { /* the last: narrow weights */
+            if (test_left_out(3))
+                continue;
             int bits = form ? 8 : 7;
             struct layer l = layer_new(shapes[s][0], shapes[s][1], shapes[s][2], form == 2 ? LATHE_Q8_NARROW : 127);
             size_t size = l.m * l.n;
