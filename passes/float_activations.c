@@ -44,6 +44,8 @@ static bool same_zero(const struct lathe_graph *g, lathe_value_id a, lathe_value
 
 /* ---- quantize and dequantize */
 
+#define MASK_SCALE 1e30
+
 static bool integer_range(enum lathe_dtype dtype, double *low, double *high) {
     int bits = (int)lathe_dtype_bytes(dtype) * 8;
     if (!lathe_dtype_is_integer(dtype) || bits > 16)
@@ -54,24 +56,91 @@ static bool integer_range(enum lathe_dtype dtype, double *low, double *high) {
     return true;
 }
 
-static bool never_negative(const struct lathe_graph *g, lathe_value_id v, int depth) {
-    lathe_node_id n = v == LATHE_NONE ? LATHE_NONE : g->values[v].producer;
-    if (n == LATHE_NONE || depth == 0)
-        return false;
-    switch (g->nodes[n].op) {
+/* Bounds that hold whatever the inputs are. NaN is no number: what may be NaN has the bounds of its numbers. */
+struct bounds {
+    double low, high;
+};
+
+static struct bounds bounds_of(const struct lathe_graph *g, lathe_value_id v, int depth);
+
+static struct bounds constant_bounds(const struct lathe_graph *g, lathe_value_id v) {
+    struct bounds b = {INFINITY, -INFINITY};
+    int64_t count = lathe_value_count(g, v);
+    if (count < 1 || count > 65536)
+        return (struct bounds){-INFINITY, INFINITY};
+    for (int64_t i = 0; i < count; i++) {
+        double x = lathe_constant_f64(g, v, i);
+        b.low = x < b.low ? x : b.low;
+        b.high = x > b.high ? x : b.high;
+    }
+    return b;
+}
+
+static struct bounds product_bounds(struct bounds a, struct bounds b) {
+    const double ends[4] = {a.low * b.low, a.low * b.high, a.high * b.low, a.high * b.high};
+    struct bounds p = {INFINITY, -INFINITY};
+    for (int i = 0; i < 4; i++) {
+        double end = isnan(ends[i]) ? 0 : ends[i]; /* 0 * infinity: the bound is not reached */
+        p.low = end < p.low ? end : p.low;
+        p.high = end > p.high ? end : p.high;
+    }
+    return p;
+}
+
+static struct bounds bounds_of(const struct lathe_graph *g, lathe_value_id v, int depth) {
+    const struct bounds any = {-INFINITY, INFINITY};
+    if (v == LATHE_NONE || depth == 0)
+        return any;
+    if (lathe_value_is_constant(g, v))
+        return constant_bounds(g, v);
+    if (g->values[v].producer == LATHE_NONE)
+        return any;
+    const struct lathe_node *node = &g->nodes[g->values[v].producer];
+    struct bounds a, b;
+    switch (node->op) {
     case LATHE_OP_SOFTMAX:
     case LATHE_OP_SIGMOID:
+        return (struct bounds){0, 1};
+    case LATHE_OP_ERF:
+    case LATHE_OP_TANH:
+    case LATHE_OP_COS:
+    case LATHE_OP_SIN:
+        return (struct bounds){-1, 1};
     case LATHE_OP_RELU:
     case LATHE_OP_ABS:
     case LATHE_OP_EXP:
-        return true;
+    case LATHE_OP_SQRT:
+        return (struct bounds){0, INFINITY};
     case LATHE_OP_RESHAPE:
     case LATHE_OP_TRANSPOSE:
-    case LATHE_OP_DEQUANTIZE_LINEAR:
-    case LATHE_OP_QUANTIZE_LINEAR:
-        return never_negative(g, g->nodes[n].in[0], depth - 1);
+    case LATHE_OP_SLICE:
+    case LATHE_OP_EXPAND:
+        return bounds_of(g, node->in[0], depth - 1);
+    case LATHE_OP_DEQUANTIZE_LINEAR: {
+        lathe_node_id q = lathe_producer_of(g, node->in[0], LATHE_OP_QUANTIZE_LINEAR);
+        double scale, zero = 0;
+        if (lathe_value_is_constant(g, node->in[0]) && lathe_constant_uniform(g, node->in[1], &scale) && scale > 0 &&
+            (node->n_in < 3 || node->in[2] == LATHE_NONE || lathe_constant_uniform(g, node->in[2], &zero))) {
+            a = constant_bounds(g, node->in[0]);
+            return (struct bounds){(a.low - zero) * scale, (a.high - zero) * scale};
+        }
+        /* rounding moves a number by up to half a step, but not over zero */
+        a = q == LATHE_NONE ? any : bounds_of(g, g->nodes[q].in[0], depth - 1);
+        return (struct bounds){a.low >= 0 ? 0 : -INFINITY, a.high <= 0 ? 0 : INFINITY};
+    }
+    case LATHE_OP_WHERE:
+        a = bounds_of(g, node->in[1], depth - 1);
+        b = bounds_of(g, node->in[2], depth - 1);
+        return (struct bounds){fmin(a.low, b.low), fmax(a.high, b.high)};
+    case LATHE_OP_ADD:
+        a = bounds_of(g, node->in[0], depth - 1);
+        b = bounds_of(g, node->in[1], depth - 1);
+        a = (struct bounds){a.low + b.low, a.high + b.high};
+        return isnan(a.low) || isnan(a.high) ? any : a;
+    case LATHE_OP_MUL:
+        return product_bounds(bounds_of(g, node->in[0], depth - 1), bounds_of(g, node->in[1], depth - 1));
     default:
-        return false;
+        return any;
     }
 }
 
@@ -95,13 +164,20 @@ static lathe_value_id float_source(struct lathe_pass_ctx *ctx, lathe_node_id bef
             g->values[node.in[0]].dtype != LATHE_F32 || !integer_range(g->values[q].dtype, &low, &high) ||
             (own != LATHE_NONE && (!lathe_value_is_constant(g, own) || !lathe_constant_uniform(g, own, &z))))
             return LATHE_NONE;
+        if (!lathe_value_is_constant(g, scale) || !lathe_constant_uniform(g, scale, &s))
+            s = 0;
+        /* A range that a mask of -3e38 gave rounds all scores to one number: the source means what it says. */
+        if (!(fabs(s) < MASK_SCALE))
+            return LATHE_NONE;
         if (z != low && z != high)
             return node.in[0];
-        if (z == low && never_negative(g, node.in[0], 8))
+        struct bounds inside = bounds_of(g, node.in[0], 8);
+        double slack = 0.01 * s; /* a 1 in 8 bits may be a little less */
+        if (z == low ? inside.low >= -slack : inside.high <= slack)
             return node.in[0];
-        /* Tools drop a ReLU whose work the range does: it is done by a clip. */
-        if (!lathe_value_is_constant(g, scale) || !lathe_constant_uniform(g, scale, &s))
+        if (!lathe_value_is_constant(g, scale) || lathe_value_count(g, scale) != 1)
             return LATHE_NONE;
+        /* Tools drop a ReLU whose work the range does: it is done by a clip. */
         lathe_value_id in[3] = {node.in[0], lathe_graph_add_scalar_f32(g, "low", (float)((low - z) * s)),
                                 lathe_graph_add_scalar_f32(g, "high", (float)((high - z) * s))};
         return lathe_match_make_like(g, before, LATHE_OP_CLIP, in, 3, node.in[0]);

@@ -34,6 +34,22 @@ static const struct pass_case cases[] = {
      "input %i : f32[batch, seq, 4]\n%x : f32[batch, seq, 4] = softmax(%i) {axis=2}\n"
      "const %s : f32[] = {0.5}\nconst %z : u8[] = {0}\n" Q DQ Y,
      "quantize_linear=0 clip=0\ntext:neg(%x)", true},
+    {"nor behind a guard against NaN", "float_activations",
+     "input %i : f32[batch, seq, 4]\n%p : f32[batch, seq, 4] = softmax(%i) {axis=2}\n"
+     "%n : bool[batch, seq, 4] = isnan(%p)\nconst %o : f32[] = {0}\n%x : f32[batch, seq, 4] = where(%n, %o, %p)\n"
+     "const %s : f32[] = {0.5}\nconst %z : u8[] = {0}\n" Q DQ Y,
+     "quantize_linear=0 clip=0\ntext:neg(%x)", true},
+    {"nor below 1 + erf, with a 1 in 8 bits", "float_activations",
+     "input %i : f32[batch, seq, 4]\n%e : f32[batch, seq, 4] = erf(%i)\nconst %c : u8[] = {200}\n"
+     "const %t : f32[] = {0.005}\n%o : f32[] = dequantize_linear(%c, %t) {axis=0}\n"
+     "%x : f32[batch, seq, 4] = add(%e, %o)\nconst %s : f32[] = {0.5}\nconst %z : u8[] = {0}\n" Q DQ Y,
+     "quantize_linear=0 clip=0\ntext:neg(%x)", true},
+    {"above 1 - erf's least there is", "float_activations",
+     "input %i : f32[batch, seq, 4]\n%e : f32[batch, seq, 4] = erf(%i)\nconst %o : f32[] = {0.5}\n"
+     "%x : f32[batch, seq, 4] = add(%e, %o)\nconst %s : f32[] = {0.5}\nconst %z : u8[] = {0}\n" Q DQ Y,
+     "quantize_linear=0 clip=1", true},
+    {"a range that a mask gave rounds as it says", "float_activations",
+     X "const %s : f32[] = {1.3e36}\nconst %z : u8[] = {255}\n" Q DQ Y, KEPT, true},
     {"views between", "float_activations drop_dead_nodes",
      X S Q "%r : u8[batch, seq, 2, 2] = reshape(%q)\n%t : u8[batch, 2, seq, 2] = transpose(%r) {perm=[0, 2, 1, 3]}\n"
            "%d : f32[batch, 2, seq, 2] = dequantize_linear(%t, %s, %z) {axis=0}\n"
