@@ -61,8 +61,10 @@ static lathe_node_id find_product(struct lathe_graph *g, lathe_value_id v, unsig
         const struct lathe_node *node = lathe_node_at(g, user);
         if (node->op == LATHE_OP_MATMUL && node->in[0] == v)
             return user;
-        if (node->in[0] == v && (node->op == LATHE_OP_RESHAPE || node->op == LATHE_OP_CAST ||
-                                 node->op == LATHE_OP_TRANSPOSE || node->op == LATHE_OP_EXPAND))
+        if (node->in[0] == v &&
+            (node->op == LATHE_OP_RESHAPE || node->op == LATHE_OP_CAST || node->op == LATHE_OP_TRANSPOSE ||
+             node->op == LATHE_OP_EXPAND || node->op == LATHE_OP_QUANTIZE_LINEAR ||
+             node->op == LATHE_OP_DEQUANTIZE_LINEAR)) /* rounded weights: found, to say so */
             found = find_product(g, node->out[0], depth + 1);
         else if (is_nan_guard(g, node, v) || is_zeroed(g, node, v, &mask))
             found = find_product(g, node->out[0], depth + 1);
@@ -315,6 +317,9 @@ static bool peel_scores(struct lathe_attention_match *m, struct lathe_element *e
         }
         default: {
             char text[160];
+            if (node->op == LATHE_OP_DEQUANTIZE_LINEAR)
+                return missed(m, "found scores rounded by the source (quantize_linear), which stay as written but in "
+                                 "int8 with a range of activations");
             snprintf(text, sizeof text, "found %s before softmax, expected the product of Q and K",
                      lathe_op_info(node->op)->name);
             return missed(m, text);
@@ -559,7 +564,10 @@ static bool match_softmax(struct lathe_attention_match *m) {
         !product_operand(m, &out, product.in[1], &m->k, &m->e, node_int(&product, LATHE_ATTR_TRANS_B, 0) != 0, &values))
         return missed(m, "found a product with V whose operands broadcast");
     if (!back_to(m, &weights, p))
-        return missed(m, "found weights that are not softmax's rows, expected a view of them");
+        return lathe_producer_of(g, weights.value, LATHE_OP_DEQUANTIZE_LINEAR) != LATHE_NONE
+                   ? missed(m, "found softmax rounded by the source (quantize_linear) before the product with V, "
+                               "which stays as written but in int8")
+                   : missed(m, "found weights that are not softmax's rows, expected a view of them");
     if (!lathe_index_equal(&m->view.space, &weights.at[weights.rank - 1], &m->k))
         return missed(m, "found V multiplied along another axis than softmax's, expected the last");
     if (!constant_dim(g, m->out, -1, &m->v_head_dim))
