@@ -11,6 +11,9 @@
 #include <string.h>
 
 #define MAX_CHAIN 64
+#define ROUNDED_WEIGHTS                                                                                                \
+    "found softmax rounded by the source (quantize_linear) before the product with V, which stays as written but in "  \
+    "int8"
 
 /* A near miss: what was found against what was expected. */
 static bool missed(struct lathe_attention_match *m, const char *text) {
@@ -59,7 +62,7 @@ static lathe_node_id find_product(struct lathe_graph *g, lathe_value_id v, unsig
         lathe_node_id user = value->uses[i], found = LATHE_NONE;
         unsigned mask;
         const struct lathe_node *node = lathe_node_at(g, user);
-        if (node->op == LATHE_OP_MATMUL && node->in[0] == v)
+        if ((node->op == LATHE_OP_MATMUL || node->op == LATHE_OP_MATMUL_INTEGER) && node->in[0] == v)
             return user;
         if (node->in[0] == v &&
             (node->op == LATHE_OP_RESHAPE || node->op == LATHE_OP_CAST || node->op == LATHE_OP_TRANSPOSE ||
@@ -548,6 +551,8 @@ static bool match_softmax(struct lathe_attention_match *m) {
     if (node_int(&softmax, LATHE_ATTR_AXIS, -1) != lathe_value_at(g, p)->rank - 1)
         return missed(m, "found softmax over another axis, expected the last");
     struct lathe_node product = *lathe_node_at(g, m->last);
+    if (product.op == LATHE_OP_MATMUL_INTEGER)
+        return missed(m, ROUNDED_WEIGHTS);
     m->out = product.out[0];
     struct lathe_element out, weights, values, scores, q, k;
     if (!lathe_element_fresh(&m->view, m->out, &out) || out.rank < 2 || out.rank > 4)
@@ -565,8 +570,7 @@ static bool match_softmax(struct lathe_attention_match *m) {
         return missed(m, "found a product with V whose operands broadcast");
     if (!back_to(m, &weights, p))
         return lathe_producer_of(g, weights.value, LATHE_OP_DEQUANTIZE_LINEAR) != LATHE_NONE
-                   ? missed(m, "found softmax rounded by the source (quantize_linear) before the product with V, "
-                               "which stays as written but in int8")
+                   ? missed(m, ROUNDED_WEIGHTS)
                    : missed(m, "found weights that are not softmax's rows, expected a view of them");
     if (!lathe_index_equal(&m->view.space, &weights.at[weights.rank - 1], &m->k))
         return missed(m, "found V multiplied along another axis than softmax's, expected the last");

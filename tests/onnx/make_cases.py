@@ -323,6 +323,45 @@ def more_operators():
           "pk": f(1, 2, 2, 8), "pv": f(1, 2, 2, 6)}, {}, "y z nk nv", opset=24, ir=11, domains=())
 
 
+def qlinear_operators():
+    """Operators between DequantizeLinear and QuantizeLinear, each with zero points, without, and over a scale a channel."""
+    own = np.random.default_rng(22)
+
+    def b(kind, *shape):
+        return own.integers(*((0, 256) if kind == np.uint8 else (-128, 128)), shape).astype(kind)
+
+    def s(v):
+        return np.float32(v)
+
+    for kind, z in ((np.uint8, 131), (np.int8, -5)):
+        t = np.dtype(kind).name
+        zero = {"az": kind(z), "yz": kind(z + 2)}
+        one = {"as": s(0.02), "ys": s(0.0311), **zero}  # no ties
+        x = {"a": b(kind, 2, 3, 4)}
+        for op in ("Add", "Mul"):
+            case(f"qlinear_{op.lower()}_{t}", [node("QLinear" + op, "a as az c cs cz ys yz", "y", MS)],
+                 {**x, "c": b(kind, 3, 1)}, {**one, "cs": s(0.01), "cz": kind(3)}, "y")
+        case(f"qlinear_sigmoid_{t}", [node("QLinearSigmoid", "a as az ys yz", "y", MS)], x,
+             {**one, "ys": s(1 / 256)}, "y")
+        case(f"qlinear_leaky_{t}", [node("QLinearLeakyRelu", "a as az ys yz", "y", MS, alpha=0.2)], x, one, "y")
+        case(f"qlinear_concat_{t}", [node("QLinearConcat", "ys yz a as az c cs cz", "y", MS, axis=1)],
+             {**x, "c": b(kind, 2, 2, 4)}, {**one, "cs": s(0.01), "cz": kind(3)}, "y")
+        case(f"qlinear_where_{t}", [node("QLinearWhere", "m a as az c cs cz ys yz", "y", MS)],
+             {"m": own.integers(0, 2, (2, 3, 4)).astype(bool), **x, "c": b(kind, 2, 3, 4)},
+             {**one, "cs": s(0.01), "cz": kind(3)}, "y")
+        case(f"qlinear_pool_{t}", [node("QLinearAveragePool", "a as az ys yz", "y", MS, kernel_shape=[2], strides=[2]),
+                                   node("QLinearGlobalAveragePool", "a as az ys yz", "g", MS)],
+             x, one, "y g")
+        case(f"qlinear_softmax_{t}", [node("QLinearSoftmax", "a as az ys yz", "y", MS, axis=-1, opset=13),
+                                      node("QLinearSoftmax", "a as az ys yz", "f", MS, axis=1, opset=11)], x,
+             {**one, "ys": s(1 / 256)}, "y f")
+    case("qlinear_conv", [node("QLinearConv", "a as az w ws wz ys yz b", "y", pads=[1, 1])],
+         {"a": b(np.uint8, 1, 3, 6)},
+         {"as": s(0.02), "az": np.uint8(131), "w": b(np.int8, 4, 3, 3), "ws": own.uniform(0.01, 0.03, 4).astype("f"),
+          "wz": np.zeros(4, np.int8), "ys": s(0.2), "yz": np.uint8(120), "b": own.integers(-900, 900, 4).astype(I)},
+         "y", domains=())
+
+
 def resizes():
     """Numbers of their own, so that other cases stay as they are. Answers are onnx's."""
     own = np.random.default_rng(21)
@@ -479,3 +518,4 @@ if __name__ == "__main__":
     bad_models()
     resizes()
     later_operators()
+    qlinear_operators()
