@@ -1,5 +1,6 @@
 /* Bounds of dimension expressions by interval arithmetic, sharpened where a sum has a common factor (b*s - s = s*(b-1))
- * or holds a minimum or maximum, which equals one of its operands. INT64_MIN and INT64_MAX stand for no bound. */
+ * holds a minimum or maximum, which equals one of its operands, or two quotients by one number. INT64_MIN and INT64_MAX
+ * stand for no bound. */
 #include "dim_table.h"
 
 #include <string.h>
@@ -156,6 +157,40 @@ static void sharpen_by_factor(struct lathe_dims *t, lathe_dim d, struct interval
     }
 }
 
+/* f (p / c) - f (q / c) + rest with one c: the quotients differ by (p - q) / c, rounded down or up. */
+static void sharpen_by_quotients(struct lathe_dims *t, lathe_dim d, struct interval *result) {
+    const struct dim_expr *e = &t->exprs[d];
+    for (uint32_t i = 0; i < e->count; i++)
+        for (uint32_t k = 0; k < e->count; k++) {
+            const struct dim_term *p = &e->terms[i], *q = &e->terms[k];
+            int64_t c;
+            if (p->factor < 1 || q->factor != -p->factor || p->n != 1 || q->n != 1)
+                continue;
+            struct dim_atom x = t->atoms[p->atoms[0]], y = t->atoms[q->atoms[0]];
+            if (x.kind != LATHE_ATOM_FLOORDIV || y.kind != LATHE_ATOM_FLOORDIV || !lathe_dim_is_const(t, x.b, &c) ||
+                c < 1 || lathe_dim_resolve(t, x.b) != lathe_dim_resolve(t, y.b))
+                continue;
+            int64_t factor = p->factor;
+            struct dim_sum others = {.count = 0};
+            for (uint32_t m = 0; m < e->count; m++)
+                if (m != i && m != k)
+                    others.terms[others.count++] = e->terms[m];
+            lathe_dim rest = lathe_dim_intern(t, &others), difference = lathe_dim_sub(t, x.a, y.a);
+            if (rest == LATHE_DIM_NONE || difference == LATHE_DIM_NONE)
+                return;
+            struct interval of = bounds(t, difference), more = bounds(t, rest);
+            int64_t least = is_infinite(of.lower) ? INT64_MIN : floor_bound(of.lower, c);
+            int64_t most = is_infinite(of.upper) ? INT64_MAX : floor_bound(of.upper, c) + (of.upper % c != 0);
+            struct interval sum = {INT64_MIN, INT64_MAX};
+            if (least != INT64_MIN && more.lower != INT64_MIN)
+                sum.lower = add_bound(mul_bound(least, factor), more.lower);
+            if (most != INT64_MAX && more.upper != INT64_MAX)
+                sum.upper = add_bound(mul_bound(most, factor), more.upper);
+            tighten(result, sum);
+            return;
+        }
+}
+
 static struct interval bounds(struct lathe_dims *t, lathe_dim d) {
     d = lathe_dim_resolve(t, d);
     if (d == LATHE_DIM_NONE)
@@ -176,8 +211,10 @@ static struct interval bounds(struct lathe_dims *t, lathe_dim d) {
     }
     if (t->exprs[d].count && t->bounds_depth < MAX_SHARPEN_DEPTH) {
         t->bounds_depth++;
-        if (t->exprs[d].count > 1)
+        if (t->exprs[d].count > 1) {
             sharpen_by_factor(t, d, &sum);
+            sharpen_by_quotients(t, d, &sum);
+        }
         sharpen_by_extreme(t, d, &sum);
         t->bounds_depth--;
     }

@@ -58,6 +58,9 @@ LATHE_NODISCARD enum lathe_status lathe_shape_broadcast(struct shape_ctx *c, str
 /* Fixes a symbol to a value because a constant in the graph wants it: substitution, note, and an entry in g->baked. */
 LATHE_NODISCARD enum lathe_status lathe_shape_bake(struct shape_ctx *c, uint32_t symbol, int64_t value, bool refuse,
                                                    const char *text);
+/* Bounds a plain symbol, because a table of the graph has no more positions, with a note; false when d is none, or where
+ * fewer than two positions would be left. */
+bool lathe_shape_at_most(struct shape_ctx *c, lathe_dim d, int64_t limit);
 /* The index of the symbol that d is, alone; UINT32_MAX when it is none. */
 uint32_t lathe_shape_plain_symbol(const struct lathe_graph *g, lathe_dim d);
 

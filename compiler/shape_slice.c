@@ -19,6 +19,27 @@ static bool slice_list(const struct shape_ctx *c, uint32_t k, enum lathe_attr_ke
     return true;
 }
 
+/* The start n - seq of what a constant table has around its row n: past that row it would count from the table's end,
+ * which nobody means. So it bounds the length, as a table of positions does. */
+static void bound_by_middle(struct shape_ctx *c, lathe_dim start, lathe_dim size) {
+    struct lathe_dims *t = c->g->dims;
+    struct lathe_dim_term term;
+    int64_t rows, middle = INT64_MIN;
+    lathe_dim symbol = LATHE_DIM_NONE;
+    if (lathe_dim_lower(t, start) >= 0 || lathe_dim_upper(t, start) < 0 || !lathe_dim_is_const(t, size, &rows) ||
+        lathe_dim_term_count(t, start) != 2 || !lathe_value_is_constant(c->g, lathe_shape_in(c, 0)))
+        return;
+    for (uint32_t i = 0; i < 2; i++) {
+        lathe_dim_term_at(t, start, i, &term);
+        if (!term.atom_count)
+            middle = term.factor;
+        else if (term.factor == -1 && term.atom_count == 1 && term.atoms[0].kind == LATHE_ATOM_SYMBOL)
+            symbol = lathe_dims_symbol_at(t, term.atoms[0].symbol);
+    }
+    if (middle > 0 && middle < rows && symbol != LATHE_DIM_NONE)
+        (void)lathe_shape_at_most(c, symbol, middle);
+}
+
 /* A bound clamped into [low, high] after counting from the end when it is negative. False when its sign is unknown. */
 static bool resolve_bound(const struct shape_ctx *c, lathe_dim bound, lathe_dim size, lathe_dim low, lathe_dim high,
                           lathe_dim *out) {
@@ -111,6 +132,7 @@ enum lathe_status lathe_shape_slice(struct shape_ctx *c) {
         /* Bounds stored by an earlier call: -1 as the end of a negative step means "before the first". */
         bool resolved =
             lathe_shape_in(c, 1) == LATHE_NONE && step < 0 && lathe_dim_is_const(t, ends[i], &stored) && stored == -1;
+        bound_by_middle(c, starts[i], size);
         if (!resolve_bound(c, starts[i], size, step > 0 ? zero : zero, high, &starts[i]) ||
             (!resolved && !resolve_bound(c, ends[i], size, low, high, &ends[i])))
             return lathe_shape_fail(c, LATHE_MSG_SHAPE_UNKNOWN, "a bound of axis %lld can be negative or not",

@@ -181,6 +181,19 @@ enum lathe_status lathe_shape_equal(struct shape_ctx *c, lathe_dim a, lathe_dim 
     return LATHE_OK;
 }
 
+bool lathe_shape_at_most(struct shape_ctx *c, lathe_dim d, int64_t limit) {
+    struct lathe_dims *t = c->g->dims;
+    uint32_t symbol = lathe_shape_plain_symbol(c->g, d);
+    if (symbol == UINT32_MAX || limit < 2 || limit < lathe_dim_lower(t, d))
+        return false;
+    lathe_dims_symbol_bound(t, symbol, lathe_dim_lower(t, d), limit);
+    char text[512];
+    snprintf(text, sizeof text, "axis '%s' is at most %" PRId64 ", the positions at node '%s'",
+             lathe_dims_symbol_name(t, symbol), limit, c->g->nodes[c->n].name);
+    lathe_graph_add_note(c->g, NULL, c->g->nodes[c->n].name, text);
+    return true;
+}
+
 /* a = min(s, limit) beside b = s, a plain symbol: the two only broadcast while s <= limit. It is so where a slice [0,
  * seq) of a table of positions, or of constant position ids, is added to something of length seq. */
 static bool bound_by_cut(struct shape_ctx *c, lathe_dim a, lathe_dim b) {
@@ -196,14 +209,7 @@ static bool bound_by_cut(struct shape_ctx *c, lathe_dim a, lathe_dim b) {
     lathe_dim x = lathe_dim_resolve(t, term.atoms[0].a), y = lathe_dim_resolve(t, term.atoms[0].b);
     if (!(x == b && lathe_dim_is_const(t, y, &limit)) && !(y == b && lathe_dim_is_const(t, x, &limit)))
         return false;
-    if (limit < 2 || limit < lathe_dim_lower(t, b))
-        return false;
-    lathe_dims_symbol_bound(t, symbol, lathe_dim_lower(t, b), limit);
-    char text[512];
-    snprintf(text, sizeof text, "axis '%s' is at most %" PRId64 ", the positions at node '%s'",
-             lathe_dims_symbol_name(t, symbol), limit, c->g->nodes[c->n].name);
-    lathe_graph_add_note(c->g, NULL, c->g->nodes[c->n].name, text);
-    return true;
+    return lathe_shape_at_most(c, b, limit);
 }
 
 enum lathe_status lathe_shape_broadcast_dim(struct shape_ctx *c, lathe_dim a, lathe_dim b, lathe_dim *out) {

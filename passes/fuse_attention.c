@@ -62,7 +62,8 @@ static lathe_node_id find_product(struct lathe_graph *g, lathe_value_id v, unsig
         lathe_node_id user = value->uses[i], found = LATHE_NONE;
         unsigned mask;
         const struct lathe_node *node = lathe_node_at(g, user);
-        if ((node->op == LATHE_OP_MATMUL || node->op == LATHE_OP_MATMUL_INTEGER) && node->in[0] == v)
+        if ((node->op == LATHE_OP_MATMUL || node->op == LATHE_OP_MATMUL_INTEGER || node->op == LATHE_OP_EINSUM) &&
+            node->in[0] == v)
             return user;
         if (node->in[0] == v &&
             (node->op == LATHE_OP_RESHAPE || node->op == LATHE_OP_CAST || node->op == LATHE_OP_TRANSPOSE ||
@@ -553,6 +554,8 @@ static bool match_softmax(struct lathe_attention_match *m) {
     struct lathe_node product = *lathe_node_at(g, m->last);
     if (product.op == LATHE_OP_MATMUL_INTEGER)
         return missed(m, ROUNDED_WEIGHTS);
+    if (product.op == LATHE_OP_EINSUM)
+        return missed(m, "found einsum as the product with V, expected a product of two matrices");
     m->out = product.out[0];
     struct lathe_element out, weights, values, scores, q, k;
     if (!lathe_element_fresh(&m->view, m->out, &out) || out.rank < 2 || out.rank > 4)

@@ -103,6 +103,11 @@ static void bounds(void **state) {
         {"max(b,s)-s", 0, INT64_MAX},
         {"n", 0, INT64_MAX},
         {"n-b", INT64_MIN, INT64_MAX},
+        {"floordiv(n+5,2)-floordiv(n,2)", 2, 3},
+        {"floordiv(n,2)-floordiv(n+5,2)", -3, -2},
+        {"3*floordiv(n,4)-3*floordiv(n+4*b,4)+b", INT64_MIN, -2},
+        {"floordiv(max(0,n-2)+1,2)+1-floordiv(n+1,2)", 0, 1},
+        {"floordiv(n,2)-floordiv(n,3)", INT64_MIN, INT64_MAX},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct lathe_dims *t = table_with_symbols();

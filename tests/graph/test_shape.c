@@ -258,6 +258,19 @@ static void a_cut_bounds_the_length(void **state) {
     lathe_graph_free(&g);
 }
 
+/* The same without a cut before it: rows of a table around its middle. */
+static void a_middle_bounds_the_length(void **state) {
+    struct lathe_graph *g =
+        graph_from("input %a : f32[b, s]\nconst %r : f32[8] = {1, 2, 3, 4, 5, 6, 7, 8}\n"
+                   "const %one : i64[] = {1}\nconst %four : i64[1] = {4}\nconst %at : i64[1] = {0}\n"
+                   "%shape : i64[2] = shape(%a)\n%s0 : i64[] = gather(%shape, %one) {axis=0}\n"
+                   "%s1 : i64[1] = reshape(%s0)\n%low : i64[1] = sub(%four, %s1)\n%high : i64[1] = add(%four, %s1)\n"
+                   "%z : f32[2*s] = slice(%r, %low, %high, %at)\noutput %z as \"z\"\n");
+    assert_int_equal(lathe_dim_upper(g->dims, lathe_value_dim(g, value_of(g, "a"), 1)), 4);
+    assert_int_equal(g->note_count, 1);
+    lathe_graph_free(&g);
+}
+
 static void symbols_beside_constants_are_baked(void **state) {
     struct lathe_graph *g = graph_from("input %a : f32[b, s]\nconst %p : f32[1, 4] = {1, 2, 3, 4}\n"
                                        "%y : f32[b, 4] = add(%a, %p) \"positions\"\n");
@@ -334,6 +347,7 @@ int main(void) {
         cmocka_unit_test(a_cut_bounds_the_length),
         cmocka_unit_test(symbols_beside_constants_are_baked),
         cmocka_unit_test(baked_reshapes),
+        cmocka_unit_test(a_middle_bounds_the_length),
         cmocka_unit_test(split_becomes_slices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
