@@ -36,6 +36,7 @@ struct body {
     struct lathe_import *c;
     LatheOnnx__Node **nodes;
     size_t count;
+    char **inputs; /* names of the operands: the source may name a tensor twice */
 };
 
 static void *get(struct body *b, size_t count, size_t bytes) {
@@ -54,7 +55,7 @@ static char *copy(struct body *b, const char *text) {
 
 /* The name of operand i in the body; "" when the node has none there. */
 static const char *operand(struct body *b, int i) {
-    return i >= 0 && lathe_imp_has(b->c, (uint32_t)i) ? b->c->node->input[i] : "";
+    return i >= 0 && lathe_imp_has(b->c, (uint32_t)i) ? b->inputs[i] : "";
 }
 
 static LatheOnnx__Node *add_node(struct body *b, const char *op, const char *const *in, size_t n_in, const char *out) {
@@ -137,8 +138,14 @@ LATHE_IMPORTER(qlinear) {
     LatheOnnx__OperatorSetId *opset = get(&b, 1, sizeof *opset);
     const char **in = get(&b, (size_t)count + 2, sizeof *in);
     b.nodes = get(&b, (size_t)count + 5, sizeof *b.nodes);
-    if (!f || !opset || !in || !b.nodes)
+    b.inputs = get(&b, c->n_in, sizeof *b.inputs);
+    if (!f || !opset || !in || !b.nodes || !b.inputs)
         return;
+    for (uint32_t i = 0; i < c->n_in; i++)
+        if (!(b.inputs[i] = lathe_arena_format(c->scratch, "input %u", i))) {
+            lathe_imp_fail(c, LATHE_MSG_NO_MEMORY, "no memory to import the model");
+            return;
+        }
     lathe_onnx__function__init(f);
     lathe_onnx__operator_set_id__init(opset);
     opset->domain = copy(&b, "");
@@ -178,8 +185,8 @@ LATHE_IMPORTER(qlinear) {
         return;
     outs[0] = out;
     f->name = c->node->op_type;
-    f->input = c->node->input;
-    f->n_input = c->node->n_input;
+    f->input = b.inputs;
+    f->n_input = c->n_in;
     f->output = outs;
     f->n_output = 1;
     f->node = b.nodes;

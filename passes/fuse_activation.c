@@ -34,6 +34,7 @@ struct candidate {
     lathe_value_id argument;
     char why[200];
     const char *pattern; /* of the near miss */
+    bool scaled;         /* twice GELU will do */
 };
 
 /* v as a polynomial of x of degree 3 at most. */
@@ -113,6 +114,17 @@ static bool only_powers(const struct polynomial *p, double c1, double c3) {
            (c3 == 0 ? p->c[3] == 0 : lathe_match_near(p->c[3], c3));
 }
 
+/* x (s(x) + 1) with no number behind it: a tool put the 0.5 into the product that reads it. */
+static bool is_twice(const struct lathe_graph *g, const struct walk *w, double a, double b) {
+    const struct lathe_value *value = &g->values[w->value];
+    lathe_value_id scaled;
+    double k;
+    for (uint32_t i = 0; i < value->use_count; i++)
+        if (lathe_match_scaled(g, value->uses[i], &scaled, &k))
+            return false;
+    return lathe_match_near(a, 1) && lathe_match_near(b, 1) && !value->is_output;
+}
+
 /* The operator that the walk has arrived at, LATHE_OP_NONE if it is none (yet). */
 static enum lathe_op decide(const struct lathe_graph *g, struct candidate *c, const struct walk *w, bool *form) {
     struct polynomial p;
@@ -160,7 +172,7 @@ static enum lathe_op decide(const struct lathe_graph *g, struct candidate *c, co
                  p.c[1]);
         return LATHE_OP_NONE;
     }
-    if (lathe_match_near(a, 0.5) && lathe_match_near(b, 0.5))
+    if (c->scaled ? is_twice(g, w, a, b) : lathe_match_near(a, 0.5) && lathe_match_near(b, 0.5))
         return s == LATHE_OP_ERF ? LATHE_OP_GELU : LATHE_OP_GELU_TANH;
     snprintf(c->why, sizeof c->why, "x is multiplied by %.9g s(x) + %.9g, expected 0.5 s(x) + 0.5", a, b);
     return LATHE_OP_NONE;
@@ -174,6 +186,17 @@ static bool rewrite(struct lathe_pass_ctx *ctx, struct candidate *c, const struc
         return false;
     }
     lathe_node_id last = g->values[w->value].producer;
+    if (c->scaled) {
+        if (g->values[x].dtype != LATHE_F32)
+            return false;
+        lathe_value_id pair[2] = {lathe_match_make_like(g, last, op, &x, 1, w->value),
+                                  lathe_graph_add_scalar_f32(g, "two", 2)};
+        if (pair[0] == LATHE_NONE || pair[1] == LATHE_NONE)
+            return false;
+        lathe_match_make_into(g, last, LATHE_OP_MUL, pair, 2);
+        ctx->changes++;
+        return true;
+    }
     lathe_match_make_into(g, last, op, &x, 1);
     if (op == LATHE_OP_QUICK_GELU)
         lathe_node_set_float(g, last, LATHE_ATTR_ALPHA, QUICK_ALPHA);
@@ -273,9 +296,14 @@ enum lathe_status lathe_pass_fuse_activation(struct lathe_pass_ctx *ctx) {
             /* one s(p(x)) may serve several products */
             for (int round = 0; round < 16 && g->nodes[list[i]].op == anchors[k]; round++) {
                 const struct lathe_node *node = &g->nodes[list[i]];
-                struct candidate c = {list[i], node->in[0], "", anchors[k] == LATHE_OP_ERF ? "gelu" : NULL};
+                struct candidate c = {list[i], node->in[0], "", anchors[k] == LATHE_OP_ERF ? "gelu" : NULL, false};
                 struct walk w = {node->out[0], LATHE_NONE, 0, 1, 0};
                 if (follow(ctx, &c, w, MAX_STEPS))
+                    continue;
+                /* 2 GELU(x), if there is nothing better */
+                struct candidate again = c;
+                again.scaled = true;
+                if (anchors[k] != LATHE_OP_SIGMOID && follow(ctx, &again, w, MAX_STEPS))
                     continue;
                 if (!round && anchors[k] == LATHE_OP_ERF && !c.why[0])
                     snprintf(c.why, sizeof c.why, "1 + erf is not multiplied by the value that erf is taken of");

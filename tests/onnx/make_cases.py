@@ -344,7 +344,7 @@ def qlinear_operators():
         case(f"qlinear_sigmoid_{t}", [node("QLinearSigmoid", "a as az ys yz", "y", MS)], x,
              {**one, "ys": s(1 / 256)}, "y")
         case(f"qlinear_leaky_{t}", [node("QLinearLeakyRelu", "a as az ys yz", "y", MS, alpha=0.2)], x, one, "y")
-        case(f"qlinear_concat_{t}", [node("QLinearConcat", "ys yz a as az c cs cz", "y", MS, axis=1)],
+        case(f"qlinear_concat_{t}", [node("QLinearConcat", "ys yz a as az c cs cz a as az", "y", MS, axis=1)],
              {**x, "c": b(kind, 2, 2, 4)}, {**one, "cs": s(0.01), "cz": kind(3)}, "y")
         case(f"qlinear_where_{t}", [node("QLinearWhere", "m a as az c cs cz ys yz", "y", MS)],
              {"m": own.integers(0, 2, (2, 3, 4)).astype(bool), **x, "c": b(kind, 2, 3, 4)},

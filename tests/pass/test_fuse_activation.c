@@ -69,6 +69,17 @@ static const struct pass_case cases[] = {
          F("y", "mul(%m, %half)") OUT "output %e as \"e\"\n",
      "gelu=1 erf=1 mul=0"},
 
+    {"0.5 is in the weight behind it", "fuse_activation",
+     INPUT F("d", "div(%x, %rt2)") F("e", "erf(%d)") F("a", "add(%e, %one)")
+         F("m", "mul(%x, %a)") "const %w : f32[4, 4] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 8, 7, 6, 5, 4, 3, 2}\n" F(
+             "y", "matmul(%m, %w)") OUT,
+     "gelu=1 erf=0 mul=1 add=0"},
+    {"the same with tanh", "fuse_activation",
+     INPUT CUBE F("th", "tanh(%t)") F("a", "add(%th, %one)")
+         F("m", "mul(%x, %a)") "const %w : f32[4, 4] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 8, 7, 6, 5, 4, 3, 2}\n" F(
+             "y", "matmul(%m, %w)") OUT,
+     "gelu_tanh=1 tanh=0 mul=1"},
+
     {"divisor 1.5", "fuse_activation",
      INPUT C("c", "1.5") F("d", "div(%x, %c)") F("e", "erf(%d)") F("a", "add(%e, %one)") F("m", "mul(%x, %a)")
          F("y", "mul(%m, %half)") OUT,
