@@ -194,6 +194,8 @@ static void attention(const struct step *c) {
     double rate = rate_of(c, cost->f32) * (cost->attention > 0 ? cost->attention : 1);
     if (attr(c, LATHE_ATTR_BITS, 0) == 8) /* scores at the rate of 8 bits, outputs at half of it */
         rate = rate_of(c, cost->int8) * (cost->attention > 0 ? cost->attention : 1) * (d + dv) / (d + 2 * dv);
+    if (attr(c, LATHE_ATTR_BITS, 0) == 16)
+        rate = rate_of(c, cost->bf16) * (cost->attention > 0 ? cost->attention : 1);
     /* The keys of each head are laid out for the products first. */
     double laid_out = keys * heads * (d + dv) * (packed ? (double)c->m->batch : dim_of(c, y, 0)) * cost->element;
     c->out->compute_ns = (c->out->products / rate + (scores * cost->exp + laid_out) / c->cycles) * c->share;

@@ -67,6 +67,7 @@ static const struct step steps[] = {
     {"share_weights", false},
     /* The layers are final: each is given its precision. (8 bits need a calibration first: below.) */
     {"choose_precision", false},
+    {"round_attention", false},
     /* Tables that the source has in 8 bits are read so. */
     {"quantize_embedding", false},
     /* What stands between two steps is known now: the tensors that --cast all rounds. */

@@ -12,6 +12,8 @@
 #include "kernel.h"
 #include "unroll.h"
 
+#include <string.h>
+
 #define GEMM_VP          (16 / VN) /* vectors a panel */
 #define GEMM_MAX_VECTORS 8
 
@@ -58,6 +60,12 @@ static __attribute__((noinline)) void gemm_finish(size_t rows, size_t cols, size
     }
 }
 
+static __attribute__((noinline)) void gemm_copy(size_t rows, size_t cols, const float *from, size_t ld, float *to,
+                                                size_t ldc) {
+    for (size_t r = 0; r < rows; r++)
+        memcpy(to + r * ldc, from + r * ld, cols * sizeof *to);
+}
+
 /* `k` steps of the sums. Lines from `fetch` on go to the second cache: asking for the first costs up to a third when B
  * comes from memory. */
 static inline __attribute__((always_inline)) void gemm_steps(const size_t rows, const size_t panels, size_t k,
@@ -96,49 +104,48 @@ static inline __attribute__((always_inline)) void gemm_panels(const size_t rows,
         for (size_t v = 0; v < vectors; v++)
             acc[r][v] = v_set1(0.0f);
     }
+    /* Through a buffer where columns are missing, and for epilogues: lines of C far apart may share one set of the
+     * first cache. */
+    float sums[GEMM_MR * 16 * GEMM_MAX_VECTORS / GEMM_VP] __attribute__((aligned(64)));
     if (tile->accumulate) {
+        const float *from = c;
+        size_t ld = ldc;
+        if (!whole) {
+            gemm_copy(rows, cols, c, ldc, sums, panels * 16);
+            from = sums;
+            ld = panels * 16;
+        }
         LATHE_UNROLL
         for (size_t r = 0; r < rows; r++) {
             LATHE_UNROLL
             for (size_t v = 0; v < vectors; v++)
-                if (whole)
-                    acc[r][v] = v_load(c + r * ldc + v * VN);
-                else if (v * VN < cols)
-                    acc[r][v] = v_load_n(c + r * ldc + v * VN, cols - v * VN < VN ? cols - v * VN : VN);
+                acc[r][v] = v_load(from + r * ld + v * VN);
         }
     }
     /* Lines of B are asked for early: those that the caller names; else this group's own, `ahead` steps before their
      * turn, and in the last steps those of the next group. */
-    size_t k = tile->k, stride = tile->panel_stride;
-    if (tile->fetch) {
-        gemm_steps(rows, panels, k, tile->a, tile->lda, b, tile->ldb, stride, tile->fetch, tile->fetch_step, acc);
-    } else {
-        size_t ahead = GEMM_AHEAD(rows, panels), turn = k > ahead ? k - ahead : 0;
-        gemm_steps(rows, panels, turn, tile->a, tile->lda, b, tile->ldb, stride, b + ahead * tile->ldb, tile->ldb, acc);
-        gemm_steps(rows, panels, k - turn, tile->a + turn * tile->lda, tile->lda, b + turn * tile->ldb, tile->ldb,
-                   stride, b + panels * stride, tile->ldb, acc);
+    size_t k = tile->k, stride = tile->panel_stride, ahead = GEMM_AHEAD(rows, panels);
+    size_t turn = tile->fetch ? k : k > ahead ? k - ahead : 0, step = tile->fetch ? tile->fetch_step : tile->ldb;
+    const float *fetch = tile->fetch ? tile->fetch : b + ahead * tile->ldb, *a = tile->a,
+                *next_group = b + panels * stride;
+    for (size_t t = 0, end = turn; t < k; t = end, end = k, fetch = next_group) {
+        gemm_steps(rows, panels, end - t, a, tile->lda, b, tile->ldb, stride, fetch, step, acc);
+        a += (end - t) * tile->lda;
+        b += (end - t) * tile->ldb;
     }
-    if (tile->epilogue) {
-        /* Through a buffer: lines of C far apart may share one set of the first cache. */
-        float sums[GEMM_MR * 16 * GEMM_MAX_VECTORS / GEMM_VP] __attribute__((aligned(64)));
-        LATHE_UNROLL
-        for (size_t r = 0; r < rows; r++) {
-            LATHE_UNROLL
-            for (size_t v = 0; v < vectors; v++)
-                v_store(sums + (r * vectors + v) * VN, acc[r][v]);
-        }
-        gemm_finish(rows, cols, (size_t)(c - tile->c), sums, panels * 16, c, ldc, tile->epilogue);
-        return;
-    }
+    bool direct = whole && !tile->epilogue;
+    float *to = direct ? c : sums;
+    size_t ld = direct ? ldc : panels * 16;
     LATHE_UNROLL
     for (size_t r = 0; r < rows; r++) {
         LATHE_UNROLL
         for (size_t v = 0; v < vectors; v++)
-            if (whole)
-                v_store(c + r * ldc + v * VN, acc[r][v]);
-            else if (v * VN < cols)
-                v_store_n(c + r * ldc + v * VN, acc[r][v], cols - v * VN < VN ? cols - v * VN : VN);
+            v_store(to + r * ld + v * VN, acc[r][v]);
     }
+    if (tile->epilogue)
+        gemm_finish(rows, cols, (size_t)(c - tile->c), sums, panels * 16, c, ldc, tile->epilogue);
+    else if (!direct)
+        gemm_copy(rows, cols, sums, panels * 16, c, ldc);
 }
 
 /* All panels of a tile of `rows` rows (a constant after inlining), `width` at a time. */

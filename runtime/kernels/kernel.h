@@ -83,6 +83,11 @@ struct lathe_attention_f32_args {
 typedef void (*lathe_attention_f32_fn)(const struct lathe_attention_f32_args *args);
 size_t lathe_attention_f32_scratch(size_t nq, size_t nk, size_t d, size_t dv);
 
+/* attention_bf16: the same with q, k, v and the weights of softmax (at most 1, before their sum divides; the sum is
+ * that of the rounded ones) rounded to bf16; scores, maxima and sums in f32. The rows of the table differ in the order
+ * of sums and in e^x, which is within 8e-5 of itself, and weights may therefore round to neighbours. Scratch as of
+ * attention_f32. */
+
 /* attention_q8: the same in integers (attention_q8_scheme.h), for d <= LATHE_Q8_MAX_HEAD, nk <= LATHE_Q8_MAX_KEYS,
  * scale > 0 and no softcap. All rows of the table give the same bits; a query's bits depend on its own row, on all keys
  * and values that `keys` leaves, and on nothing else. */
@@ -104,13 +109,14 @@ struct lathe_kernels {
     lathe_layer_norm_f32_fn layer_norm_f32;
     lathe_rms_norm_f32_fn rms_norm_f32;
     lathe_softmax_f32_fn softmax_f32;
-    lathe_attention_f32_fn attention_f32, attention_q8;
+    lathe_attention_f32_fn attention_f32, attention_bf16, attention_q8;
     lathe_unary_f32_fn gelu_f32, gelu_tanh_f32, silu_f32, tanh_f32, exp_f32, erf_f32, sigmoid_f32;
     lathe_binary_f32_fn binary_f32;
     struct lathe_gemm_bf16_kernel gemm_bf16;
     lathe_quantize_rows_fn quantize_rows;
     struct lathe_gemm_q8_kernel gemm_u8s8; /* any bytes in A */
-    struct lathe_gemm_q8_kernel gemm_u7s8; /* pairs of products fit 16 bits: A at most 127, or W at most 64 in magnitude */
+    struct lathe_gemm_q8_kernel
+        gemm_u7s8; /* pairs of products fit 16 bits: A at most 127, or W at most 64 in magnitude */
     /* sizes for tile choice; from CPUID */
     size_t l1_bytes, l2_bytes;
     const char

@@ -1,10 +1,11 @@
-/* attention_f32 in plain C. */
+/* attention_f32 and attention_bf16 in plain C. */
 #include "vec_plain.h"
 
-#define ATTENTION_NAME   lathe_attention_f32__c
-#define ATTENTION_GEMM   lathe_gemm_f32_4x16__c
-#define ATTENTION_PACK_A lathe_gemm_f32_pack_a__c
-#define ATTENTION_MR     4
+#define ATTENTION_NAME      lathe_attention_f32__c
+#define ATTENTION_BF16_NAME lathe_attention_bf16__c
+#define ATTENTION_GEMM      lathe_gemm_f32_4x16__c
+#define ATTENTION_PACK_A    lathe_gemm_f32_pack_a__c
+#define ATTENTION_MR        4
 #include "attention_body.h"
 
 size_t lathe_attention_f32_scratch(size_t nq, size_t nk, size_t d, size_t dv) {

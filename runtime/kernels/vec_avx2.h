@@ -76,6 +76,17 @@ static inline vf v_scale1(vf x, vf n) {
     __m256i e = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
     return _mm256_mul_ps(x, _mm256_castsi256_ps(_mm256_slli_epi32(e, 23)));
 }
+/* 2^n of n + 127 + 1.5 * 2^23, for an integer n of [-127, 127]; -127 gives 0. */
+static inline vf v_power2(vf n) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(n), 23));
+}
+/* Rounded to bf16; NaN stays NaN. */
+static inline vf v_round_bf16(vf x) {
+    __m256i u = _mm256_castps_si256(x), odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+    __m256i r = _mm256_add_epi32(u, _mm256_add_epi32(_mm256_set1_epi32(0x7fff), odd));
+    vf rounded = _mm256_castsi256_ps(_mm256_and_si256(r, _mm256_set1_epi32(-65536)));
+    return _mm256_blendv_ps(rounded, _mm256_or_ps(x, _mm256_castsi256_ps(_mm256_set1_epi32(0x400000))), v_is_nan(x));
+}
 static inline float v_sum(vf x) {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
     s = _mm_add_ps(s, _mm_movehl_ps(s, s));

@@ -71,6 +71,17 @@ static inline vf v_scale2(vf x, vf n) {
 static inline vf v_scale1(vf x, vf n) {
     return _mm512_scalef_ps(x, n);
 }
+/* 2^n of n + 127 + 1.5 * 2^23, for an integer n of [-127, 127]; -127 gives 0. */
+static inline vf v_power2(vf n) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(n), 23));
+}
+/* Rounded to bf16; NaN stays NaN. */
+static inline vf v_round_bf16(vf x) {
+    __m512i u = _mm512_castps_si512(x), odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+    __m512i r = _mm512_add_epi32(u, _mm512_add_epi32(_mm512_set1_epi32(0x7fff), odd));
+    r = _mm512_and_si512(r, _mm512_set1_epi32(-65536));
+    return _mm512_castsi512_ps(_mm512_mask_or_epi32(r, v_is_nan(x), u, _mm512_set1_epi32(0x400000)));
+}
 static inline float v_sum(vf x) {
     __m256 h = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));

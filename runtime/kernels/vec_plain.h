@@ -85,6 +85,15 @@ static inline vf v_scale2(vf x, vf n) {
 static inline vf v_scale1(vf x, vf n) {
     return x * v_from_bits(((uint32_t)v_int(n) + 127) << 23);
 }
+/* 2^n of n + 127 + 1.5 * 2^23, for an integer n of [-127, 127]; -127 gives 0. */
+static inline vf v_power2(vf n) {
+    return v_from_bits(v_bits(n) << 23);
+}
+/* Rounded to bf16; NaN stays NaN. */
+static inline vf v_round_bf16(vf x) {
+    uint32_t u = v_bits(x);
+    return v_from_bits(x != x ? u | 0x400000u : (u + 0x7fffu + (u >> 16 & 1u)) & 0xffff0000u);
+}
 static inline float v_sum(vf x) {
     return x;
 }

@@ -1,5 +1,5 @@
 /* attention, attention_rows and sdpa: who attends to what, and the split over the team. The arithmetic is that of the
- * attention_f32 row, or of attention_q8 with `bits` = 8.
+ * attention_f32 row, of attention_q8 with `bits` = 8, of attention_bf16 with `bits` = 16.
  *
  * A sequence's keys are a contiguous range of rows, first to last allowed key, so that padding at either end is never
  * read and has no part in any sum; holes inside are masked by bytes. Work is cut in units of one head of one sequence
@@ -35,7 +35,8 @@ struct attention {
     int64_t q_batch, k_batch, v_batch, o_batch; /* between sequences; 0 in packed form */
     int64_t batch, sq, sk;                      /* of the padded form; of packed form: batch only */
     float scale, softcap;
-    bool causal, q8;
+    bool causal;
+    int64_t bits;   /* 8: attention_q8; 16: attention_bf16; 0: attention_f32 */
     int64_t window; /* -1: none */
     enum lathe_masked_row masked_row;
     const struct lathe_tensor *keys; /* [B, Sk] or NULL */
@@ -74,14 +75,15 @@ static size_t aligned(size_t n) {
 
 /* Queries that one call of the kernel takes, at most. */
 static int64_t chunk_of(const struct attention *at) {
-    return at->q8 ? CHUNK_Q8 : CHUNK;
+    return at->bits == 8 ? CHUNK_Q8 : CHUNK;
 }
 
 /* Lays the buffers out from `base`; returns their size. */
 static size_t lay_out(const struct attention *at, char *base, bool plane, struct buffers *out) {
     size_t chunk = (size_t)chunk_of(at), nq = (size_t)(at->sq < chunk_of(at) ? at->sq : chunk_of(at));
     size_t nk = (size_t)at->sk, d = (size_t)at->d, dv = (size_t)at->dv, used = 0;
-    size_t kernel = at->q8 ? lathe_attention_q8_scratch(nq, nk, d, dv) : lathe_attention_f32_scratch(nq, nk, d, dv);
+    size_t kernel =
+        at->bits == 8 ? lathe_attention_q8_scratch(nq, nk, d, dv) : lathe_attention_f32_scratch(nq, nk, d, dv);
     if (kernel > SIZE_MAX / 2)
         return SIZE_MAX;
     out->kernel = base;
@@ -104,8 +106,10 @@ static size_t lay_out(const struct attention *at, char *base, bool plane, struct
 
 static void call_kernel(const struct attention *at, const struct lathe_attention_f32_args *args) {
     const struct lathe_kernels *kernels = at->call->kernels;
-    if (at->q8)
+    if (at->bits == 8)
         kernels->attention_q8(args);
+    else if (at->bits == 16)
+        kernels->attention_bf16(args);
     else
         kernels->attention_f32(args);
 }
@@ -396,7 +400,7 @@ static bool head_attributes(struct attention *at, const struct lathe_op_call *ca
     at->d = lathe_attr_int(&call->attrs, LATHE_ATTR_HEAD_DIM, 0);
     at->dv = lathe_attr_int(&call->attrs, LATHE_ATTR_V_HEAD_DIM, at->d);
     at->masked_row = (enum lathe_masked_row)lathe_attr_int(&call->attrs, LATHE_ATTR_MASKED_ROW, LATHE_MASKED_UNIFORM);
-    at->q8 = lathe_attr_int(&call->attrs, LATHE_ATTR_BITS, 0) == 8;
+    at->bits = lathe_attr_int(&call->attrs, LATHE_ATTR_BITS, 0);
     int64_t limit = INT32_MAX;
     return at->heads >= 1 && at->kv_heads >= 1 && at->kv_heads <= at->heads && at->heads % at->kv_heads == 0 &&
            at->d >= 1 && at->dv >= 1 && at->heads <= limit && at->d <= limit && at->dv <= limit;
@@ -441,12 +445,13 @@ static enum lathe_status f32_operands(const struct lathe_op_call *call, const ch
     return LATHE_OK;
 }
 
-/* What attention_q8 does not do. `keys`: of one sequence, at most. */
+/* Kernels there are, and what attention_q8 does not do. `keys`: of one sequence, at most. */
 static enum lathe_status check_bits(const struct lathe_op_call *call, const struct attention *at, int64_t keys) {
-    int64_t bits = lathe_attr_int(&call->attrs, LATHE_ATTR_BITS, 8);
-    if (bits != 8)
-        return lathe_fail(call->diag, LATHE_MSG_OP_ATTRIBUTE, "%s: bits is %lld, not 8", at->op, (long long)bits);
-    if (at->q8 && (at->d > LATHE_Q8_MAX_HEAD || keys > LATHE_Q8_MAX_KEYS || at->softcap != 0.0f || !(at->scale > 0.0f)))
+    if (at->bits != 0 && at->bits != 8 && at->bits != 16)
+        return lathe_fail(call->diag, LATHE_MSG_OP_ATTRIBUTE, "%s: bits is %lld, not 8 or 16", at->op,
+                          (long long)at->bits);
+    if (at->bits == 8 &&
+        (at->d > LATHE_Q8_MAX_HEAD || keys > LATHE_Q8_MAX_KEYS || at->softcap != 0.0f || !(at->scale > 0.0f)))
         return lathe_fail(
             call->diag, LATHE_MSG_OP_ATTRIBUTE,
             "%s: in 8 bits heads of %lld columns, %lld keys, scale %g, softcap %g: at most %d columns and "

@@ -1,4 +1,5 @@
-/* Every attention_f32 row against the formula in double: sizes around tiles, groups and key blocks, every mask form;
+/* Every attention_f32 and attention_bf16 row against the formula in double: sizes around tiles, groups and key blocks,
+ * every mask form;
  * and the operators: a sequence alone, padded on either side, in a batch, packed, on several threads: the same bits. */
 #include "kernel_test.h"
 
@@ -17,13 +18,24 @@ static const uint64_t levels[] = {0, LATHE_CPU_MASK(LATHE_CPU_AVX2) | LATHE_CPU_
 #define AVX512 (AVX2 | LATHE_CPU_MASK(LATHE_CPU_AVX512))
 static const uint64_t q8_levels[] = {0, AVX2, AVX2 | LATHE_CPU_MASK(LATHE_CPU_AVX_VNNI), AVX512,
                                      AVX512 | LATHE_CPU_MASK(LATHE_CPU_AVX512_VNNI)};
-#define Q8_LEVELS (sizeof q8_levels / sizeof *q8_levels)
+static const uint64_t bf16_levels[] = {0, AVX2, AVX512, AVX512 | LATHE_CPU_MASK(LATHE_CPU_AVX512_BF16)};
+#define BF16_LEVELS (sizeof bf16_levels / sizeof *bf16_levels)
+#define Q8_LEVELS   (sizeof q8_levels / sizeof *q8_levels)
 
 struct masks {
     bool bias, allow, range, softcap;
 };
 
-static void one_head(const struct lathe_kernels *kernels, size_t nq, size_t nk, size_t d, size_t dv, struct masks use) {
+static double as_operand(float x, bool bf16) {
+    uint32_t bits = lathe_bf16_round(x);
+    float rounded;
+    memcpy(&rounded, &bits, sizeof rounded);
+    return bf16 ? rounded : x;
+}
+
+static void one_head(const struct lathe_kernels *kernels, size_t nq, size_t nk, size_t d, size_t dv, struct masks use,
+                     bool bf16) {
+    lathe_attention_f32_fn attention = bf16 ? kernels->attention_bf16 : kernels->attention_f32;
     size_t ldq = d + test_below(9), ldk = d + test_below(9), ldv = dv + test_below(9), ldo = dv + test_below(9);
     size_t ldb = nk + test_below(3), lda = nk + test_below(3);
     float *q = guarded_floats(nq * ldq), *k = guarded_floats(nk * ldk + 1), *v = guarded_floats(nk * ldv + 1);
@@ -61,14 +73,14 @@ static void one_head(const struct lathe_kernels *kernels, size_t nq, size_t nk, 
                                             .last = use.range ? last : NULL,
                                             .no_key = no_key,
                                             .scratch = scratch};
-    kernels->attention_f32(&args);
+    attention(&args);
     double *s = malloc((nk + 1) * sizeof *s);
     for (size_t i = 0; i < nq; i++) {
         double max = -INFINITY, sum = 0;
         for (size_t j = 0; j < nk; j++) {
             s[j] = 0;
             for (size_t c = 0; c < d; c++)
-                s[j] += (double)q[i * ldq + c] * k[j * ldk + c];
+                s[j] += as_operand(q[i * ldq + c], bf16) * as_operand(k[j * ldk + c], bf16);
             s[j] *= 1.5;
             if (use.softcap)
                 s[j] = 2 * tanh(s[j] / 2);
@@ -83,12 +95,16 @@ static void one_head(const struct lathe_kernels *kernels, size_t nq, size_t nk, 
         for (size_t j = 0; j < nk; j++)
             sum += s[j] = any ? exp(s[j] - max) : 0;
         for (size_t c = 0; c < dv; c++) {
-            double want = 0;
-            for (size_t j = 0; j < nk && any; j++)
-                want += s[j] / sum * v[j * ldv + c];
-            if (!(fabs(out[i * ldo + c] - want) <= 3e-6))
-                fail_msg("nq %zu nk %zu d %zu dv %zu masks %d%d%d%d: [%zu][%zu] is %.9g, not %.9g", nq, nk, d, dv,
-                         use.bias, use.allow, use.range, use.softcap, i, c, out[i * ldo + c], want);
+            double want = 0, size = 0; /* weights and their sum are off by up to 2^-8 each */
+            for (size_t j = 0; j < nk && any; j++) {
+                double term = s[j] / sum * as_operand(v[j * ldv + c], bf16);
+                want += term;
+                size += fabs(term);
+            }
+            if (!(fabs(out[i * ldo + c] - want) <= 3e-6 + (bf16 ? size * 0x1p-7 : 0)))
+                fail_msg("%s nq %zu nk %zu d %zu dv %zu masks %d%d%d%d: [%zu][%zu] is %.9g, not %.9g",
+                         bf16 ? "bf16" : "f32", nq, nk, d, dv, use.bias, use.allow, use.range, use.softcap, i, c,
+                         out[i * ldo + c], want);
         }
         /* alone: the same bits */
         if (i % 5 == 0) {
@@ -101,7 +117,7 @@ static void one_head(const struct lathe_kernels *kernels, size_t nq, size_t nk, 
             alone.allow = use.allow ? allow + i * lda : NULL;
             alone.first = use.range ? first + i : NULL;
             alone.last = use.range ? last + i : NULL;
-            kernels->attention_f32(&alone);
+            attention(&alone);
             assert_memory_equal(one, out + i * ldo, dv * sizeof *one);
             guarded_free(one, dv);
         }
@@ -124,16 +140,18 @@ static void heads(void **state) {
     static const size_t sizes[][4] = {{1, 1, 1, 1},      {1, 7, 64, 64},    {8, 8, 64, 64},    {15, 17, 32, 32},
                                       {16, 16, 16, 48},  {17, 14, 33, 5},   {31, 255, 64, 64}, {33, 256, 64, 64},
                                       {64, 257, 32, 32}, {70, 513, 20, 24}, {5, 600, 64, 64},  {40, 0, 8, 8}};
-    for (size_t l = 0; l < LEVELS; l++) {
-        if (!test_can_run(levels[l]))
+    for (size_t l = 0; l < LEVELS + BF16_LEVELS; l++) {
+        bool bf16 = l >= LEVELS;
+        uint64_t bits = bf16 ? bf16_levels[l - LEVELS] : levels[l];
+        if (!test_can_run(bits))
             continue;
         struct lathe_kernels kernels;
-        lathe_kernels_select(levels[l], &kernels);
+        lathe_kernels_select(bits, &kernels);
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
             for (unsigned m = 0; m < 16; m++)
                 if (!test_left_out(8))
                     one_head(&kernels, sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3],
-                             (struct masks){m & 1, m & 2, m & 4, m & 8});
+                             (struct masks){m & 1, m & 2, m & 4, m & 8}, bf16);
     }
 }
 
@@ -308,7 +326,7 @@ static void run_op(enum lathe_status (*run)(const struct lathe_op_call *),
     }
 }
 
-static const struct lathe_attr *attributes(bool q8, int64_t causal, int64_t window, int64_t masked_row,
+static const struct lathe_attr *attributes(int64_t bits, int64_t causal, int64_t window, int64_t masked_row,
                                            uint32_t *count) {
     static struct lathe_attr list[12];
     uint32_t n = 0;
@@ -316,8 +334,8 @@ static const struct lathe_attr *attributes(bool q8, int64_t causal, int64_t wind
     list[n++] = (struct lathe_attr) {                                                                                  \
         .key = LATHE_ATTR_##k, .type = LATHE_ATTR_INT, .i = v                                                          \
     }
-    if (q8)
-        SET(BITS, 8);
+    if (bits)
+        SET(BITS, bits);
     SET(HEADS, N);
     SET(HEAD_DIM, D);
     SET(K_OFFSET, N * D);
@@ -333,15 +351,17 @@ static const struct lathe_attr *attributes(bool q8, int64_t causal, int64_t wind
 /* Batches of random lengths, padded left, right or both, or with holes; each sequence alone gives the bits. */
 static void padded(void **state) {
     (void)state;
-    for (size_t l = 0; l < Q8_LEVELS; l++) {
-        if (!test_can_run(q8_levels[l]))
+    for (size_t l = 0; l < Q8_LEVELS + BF16_LEVELS; l++) {
+        bool only_bf16 = l >= Q8_LEVELS;
+        uint64_t cpu = only_bf16 ? bf16_levels[l - Q8_LEVELS] : q8_levels[l];
+        if (!test_can_run(cpu))
             continue;
         struct lathe_kernels kernels;
-        lathe_kernels_select(q8_levels[l], &kernels);
-        for (int round = 0; round < 120; round++) {
+        lathe_kernels_select(cpu, &kernels);
+        for (int round = 0; round < (only_bf16 ? 60 : 120); round++) {
             if (test_left_out(10))
                 continue;
-            bool q8 = round >= 60;
+            int64_t bits = only_bf16 ? 16 : round >= 60 ? 8 : 0;
             int64_t batch = 1 + (int64_t)test_below(4), s = 1 + (int64_t)test_below(round % 4 ? 90 : 400);
             bool holes = round % 5 == 4, causal = round % 3 == 1 && !holes;
             int64_t window = round % 3 == 2 && !holes ? (int64_t)test_below(20) : -1;
@@ -357,7 +377,7 @@ static void padded(void **state) {
             struct lathe_tensor ty = {y, LATHE_F32, 3, {batch, s, N * D}};
             const struct lathe_tensor *in[5] = {&tx, &tx, &tx, &tk, NULL};
             uint32_t count;
-            const struct lathe_attr *attrs = attributes(q8, causal, window, LATHE_MASKED_UNIFORM, &count);
+            const struct lathe_attr *attrs = attributes(bits, causal, window, LATHE_MASKED_UNIFORM, &count);
             run_op(lathe_run_attention, lathe_scratch_attention, &kernels, attrs, count, in, 4, &ty,
                    1 + (unsigned)test_below(3));
             /* packed */
@@ -417,9 +437,9 @@ static void padded(void **state) {
                 for (int64_t i = 0; i < n && compare_alone; i++) {
                     int64_t at = b * s + places[sequences[b].start + i].position;
                     bool same_blocks = !holes || s <= LATHE_ATTENTION_KEYS;
-                    if (same_blocks && holes && !q8) { /* sums pair keys by their place: equal but for rounding */
+                    if (same_blocks && holes && bits != 8) { /* sums pair keys by their place: equal but for rounding */
                         for (int64_t c = 0; c < N * D; c++)
-                            assert_true(fabsf(one[i * N * D + c] - y[at * N * D + c]) < 2e-6f);
+                            assert_true(fabsf(one[i * N * D + c] - y[at * N * D + c]) < (bits ? 0x1p-8f : 2e-6f));
                     } else if (same_blocks) {
                         assert_memory_equal(one + i * N * D, y + at * N * D, N * D * sizeof *one);
                     }
@@ -467,7 +487,7 @@ static void planes(void **state) {
         struct lathe_tensor ty = {y, LATHE_F32, 3, {batch, s, N * D}};
         const struct lathe_tensor *in[5] = {&tx, &tx, &tx, with_keys ? &tk : NULL, &tm};
         uint32_t count;
-        const struct lathe_attr *attrs = attributes(false, 0, -1, rule, &count);
+        const struct lathe_attr *attrs = attributes(0, 0, -1, rule, &count);
         run_op(lathe_run_attention, lathe_scratch_attention, &kernels, attrs, count, in, 5, &ty,
                1 + (unsigned)test_below(3));
         for (int64_t b = 0; b < batch; b++)

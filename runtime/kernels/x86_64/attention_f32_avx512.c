@@ -1,8 +1,9 @@
-/* attention_f32 for AVX-512. */
+/* attention_f32 and attention_bf16 for AVX-512. */
 #include "vec_avx512.h"
 
-#define ATTENTION_NAME   lathe_attention_f32__avx512
-#define ATTENTION_GEMM   lathe_gemm_f32_14x32__avx512
-#define ATTENTION_PACK_A lathe_gemm_f32_pack_a__avx512
-#define ATTENTION_MR     14
+#define ATTENTION_NAME      lathe_attention_f32__avx512
+#define ATTENTION_BF16_NAME lathe_attention_bf16__avx512
+#define ATTENTION_GEMM      lathe_gemm_f32_14x32__avx512
+#define ATTENTION_PACK_A    lathe_gemm_f32_pack_a__avx512
+#define ATTENTION_MR        14
 #include "attention_body.h"

@@ -1,0 +1,176 @@
+/* What attention_f32 and attention_bf16 share on the vector layer: scratch, masks, the span of keys, the way back to
+ * rows. Scores and outputs are held transposed, queries across the lanes: a strip [keys][32 queries] for a block of
+ * keys, outputs [dv][32 queries]. */
+#ifndef LATHE_ATTENTION_PARTS_BODY_H
+#define LATHE_ATTENTION_PARTS_BODY_H
+
+#include "attention_shape.h"
+#include "kernel.h"
+#include "math_body.h"
+#include "unroll.h"
+
+#include <string.h>
+
+#define AQ LATHE_ATTENTION_QUERIES
+#define AK LATHE_ATTENTION_KEYS
+#define AV (AQ / VN) /* vectors a strip line */
+
+struct attention_state {
+    const struct lathe_attention_f32_args *args;
+    float *qt, *o, *max, *sum; /* of group g: qt + g AQ d, o + g AQ dv, max + g AQ, sum + g AQ */
+    float *started;            /* of group g: not 0 once a block was taken in */
+    float *k, *v, *strip;      /* of the block at hand */
+};
+
+/* strip[j][q] += bias[q][j] for keys [lo, hi), by VN x VN blocks turned in registers. */
+static void attention_add_bias(const float *bias, size_t ldb, size_t nq, size_t lo, size_t hi, float *strip) {
+    size_t j = lo;
+#if VN > 1
+    for (; j + VN <= hi; j += VN)
+        for (size_t q = 0; q < nq; q += VN) {
+            vf block[VN];
+            LATHE_UNROLL
+            for (size_t i = 0; i < VN; i++)
+                block[i] = q + i < nq ? v_load(bias + (q + i) * ldb + j) : v_set1(0.0f);
+            v_transpose(block);
+            LATHE_UNROLL
+            for (size_t i = 0; i < VN; i++) {
+                float *s = strip + (j + i) * AQ + q;
+                v_store(s, v_load(s) + block[i]);
+            }
+        }
+#endif
+    for (; j < hi; j++)
+        for (size_t q = 0; q < nq; q++)
+            strip[j * AQ + q] += bias[q * ldb + j];
+}
+
+/* The strip in place: s = softcap(s scale) + bias, -inf where a key is not allowed. Keys [lo, hi) of the block that
+ * starts at key0. */
+static void attention_mask(const struct attention_state *st, size_t q0, size_t nq, size_t key0, size_t lo, size_t hi) {
+    const struct lathe_attention_f32_args *args = st->args;
+    const vf scale = v_set1(args->scale), none = v_set1(-__builtin_inff());
+    float *strip = st->strip;
+    for (size_t j = lo; j < hi; j++)
+        for (size_t v = 0; v < AV; v++)
+            v_store(strip + j * AQ + v * VN, v_load(strip + j * AQ + v * VN) * scale);
+    if (args->softcap != 0.0f) {
+        const vf cap = v_set1(args->softcap);
+        for (size_t j = lo; j < hi; j++)
+            for (size_t v = 0; v < AV; v++) {
+                float *s = strip + j * AQ + v * VN;
+                v_store(s, cap * v_tanh(v_load(s) / cap));
+            }
+    }
+    if (args->bias)
+        attention_add_bias(args->bias + q0 * args->ldb + key0, args->ldb, nq, lo, hi, strip);
+    if (args->allow)
+        for (size_t q = 0; q < nq; q++) {
+            const uint8_t *line = args->allow + (q0 + q) * args->ld_allow + key0;
+            for (size_t j = lo; j < hi; j++)
+                if (!line[j])
+                    strip[j * AQ + q] = -__builtin_inff();
+        }
+    if (args->first || args->last) {
+        float from[AQ], to[AQ]; /* relative to the block; exact: fewer than 2^24 keys apart */
+        for (size_t q = 0; q < AQ; q++) {
+            size_t i = q0 + (q < nq ? q : nq - 1);
+            int64_t a = args->first ? args->first[i] - (int64_t)key0 : 0;
+            int64_t b = args->last ? args->last[i] - (int64_t)key0 : AK;
+            from[q] = (float)(a < 0 ? 0 : a > AK ? AK : a);
+            to[q] = (float)(b < 0 ? 0 : b > AK ? AK : b);
+        }
+        for (size_t j = lo; j < hi; j++) {
+            vf at = v_set1((float)j);
+            for (size_t v = 0; v < AV; v++) {
+                float *s = strip + j * AQ + v * VN;
+                vf x = v_select(v_lt(at, v_load(from + v * VN)), none, v_load(s));
+                v_store(s, v_select(v_lt(at, v_load(to + v * VN)), x, none));
+            }
+        }
+    }
+}
+
+/* Parts of the scratch, with no block taken in. Returns whether scores need nothing but a positive scale. */
+static bool attention_start(const struct lathe_attention_f32_args *args, struct attention_state *st) {
+    size_t groups = (args->nq + AQ - 1) / AQ, d = args->d, dv = args->dv;
+    st->args = args;
+    st->qt = args->scratch;
+    st->o = st->qt + groups * AQ * d;
+    st->max = st->o + groups * AQ * dv;
+    st->sum = st->max + groups * AQ;
+    st->strip = st->sum + groups * AQ;
+    st->k = st->strip + AK * AQ;
+    st->v = st->k + AK * d + 16;
+    st->started = st->v + AK * dv;
+    memset(st->started, 0, groups * sizeof *st->started);
+    for (size_t i = 0; i < groups * AQ; i++) {
+        st->max[i] = -__builtin_inff();
+        st->sum[i] = 0.0f;
+    }
+    return args->softcap == 0.0f && !args->bias && !args->allow && !args->first && !args->last && args->scale > 0;
+}
+
+/* out = O / sum, back to one row a query. */
+static void attention_finish(const struct attention_state *st, size_t g) {
+    const struct lathe_attention_f32_args *args = st->args;
+    size_t q0 = g * AQ, nq = args->nq - q0 < AQ ? args->nq - q0 : AQ;
+    float *o = st->o + g * AQ * args->dv;
+    for (size_t q = 0; q < nq; q += VN) {
+        size_t lanes = nq - q < VN ? nq - q : VN;
+        float factor[VN];
+        for (size_t i = 0; i < lanes; i++) {
+            float sum = st->sum[q0 + q + i];
+            bool any = sum != 0.0f; /* also when it is NaN */
+            factor[i] = any ? 1.0f / sum : 0.0f;
+            if (args->no_key)
+                args->no_key[q0 + q + i] = !any;
+            if (!any) /* what lies there may be no number */
+                for (size_t c = 0; c < args->dv; c++)
+                    o[c * AQ + q + i] = 0.0f;
+        }
+        for (size_t i = lanes; i < VN; i++)
+            factor[i] = 0.0f;
+        size_t c = 0;
+#if VN > 1
+        vf f = v_load(factor);
+        for (; c + VN <= args->dv; c += VN) {
+            vf block[VN];
+            LATHE_UNROLL
+            for (size_t i = 0; i < VN; i++)
+                block[i] = v_load(o + (c + i) * AQ + q) * f;
+            v_transpose(block);
+            LATHE_UNROLL
+            for (size_t i = 0; i < VN; i++)
+                if (i < lanes)
+                    v_store(args->out + (q0 + q + i) * args->ldo + c, block[i]);
+        }
+#endif
+        for (; c < args->dv; c++)
+            for (size_t i = 0; i < lanes; i++)
+                args->out[(q0 + q + i) * args->ldo + c] = o[c * AQ + q + i] * factor[i];
+    }
+}
+
+/* The keys of the block that some query of the group may see. */
+static void attention_span(const struct lathe_attention_f32_args *args, size_t q0, size_t nq, size_t key0, size_t keys,
+                           size_t *lo, size_t *hi) {
+    *lo = 0;
+    *hi = keys;
+    if (args->first) {
+        int64_t least = INT64_MAX;
+        for (size_t q = 0; q < nq; q++)
+            least = args->first[q0 + q] < least ? args->first[q0 + q] : least;
+        least -= (int64_t)key0;
+        *lo = least <= 0 ? 0 : least >= (int64_t)keys ? keys : (size_t)least;
+    }
+    if (args->last) {
+        int64_t most = 0;
+        for (size_t q = 0; q < nq; q++)
+            most = args->last[q0 + q] > most ? args->last[q0 + q] : most;
+        most -= (int64_t)key0;
+        *hi = most <= 0 ? 0 : most >= (int64_t)keys ? keys : (size_t)most;
+    }
+}
+
+#endif
