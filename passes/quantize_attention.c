@@ -76,8 +76,8 @@ static enum lathe_status choose(struct lathe_pass_ctx *ctx, lathe_node_id n) {
     if (ctx->report)
         lathe_report_quantization(ctx->report, g->nodes[n].name,
                                   why ? "attention in f32"
-                                      : "u8 keys a column, s8 queries a row, 13-bit weights, "
-                                        "11-bit values a column",
+                                      : "u8 keys a column, s8 queries a row, 8-bit weights, "
+                                        "8-bit values a column",
                                   NAN, !why, why ? why : "scales of each sequence's own keys and values");
     if (why)
         return LATHE_OK;

@@ -6,24 +6,26 @@
 
 #include "attention_q8_scheme.h"
 
-static inline vi aq8_pack_words(const vf x[2]) {
-    return _mm256_permute4x64_epi64(_mm256_packs_epi32(vi_round(x[0]), vi_round(x[1])), 0xd8);
-}
-static inline vi aq8_pack_weights(vf a, vf b) {
-    return aq8_pack_words((const vf[2]){a, b});
-}
-static inline vi aq8_pair(vi a, vi b) {
-    return _mm256_blend_epi16(a, _mm256_slli_epi32(b, 16), 0xaa);
-}
-static inline vf aq8_exp2(vf x) {
-    x = _mm256_max_ps(x, _mm256_set1_ps(-40.0f));
-    vf n = v_round(x), r = x - n;
-    vf p = v_fma(v_set1(LATHE_Q8_EXP2_3), r, v_set1(LATHE_Q8_EXP2_2));
-    p = v_fma(p, r, v_set1(LATHE_Q8_EXP2_1));
-    return v_scale1(v_fma(p, r, v_set1(LATHE_Q8_EXP2_0)), n);
-}
+#define AQ8_TILE 4
 
-#define AQ8_ROWS    6
-#define AQ8_CASES   AQ8_CASE(2) AQ8_CASE(6)
-#define AQ8_TILE(n) ((n) <= 2 ? 2 : 6)
+static inline vi exp2_16(vi y) {
+    vi f = _mm256_slli_epi16(y, 4), n = _mm256_srli_epi16(y, 12), low = _mm256_set1_epi32(0xffff);
+    vi slope = _mm256_sub_epi16(_mm256_set1_epi16((int16_t)LATHE_Q8_EXP2_1),
+                                _mm256_mulhi_epu16(f, _mm256_set1_epi16(LATHE_Q8_EXP2_2)));
+    vi e = _mm256_sub_epi16(_mm256_set1_epi16((int16_t)LATHE_Q8_WEIGHT), _mm256_mulhi_epu16(f, slope));
+    vi even = _mm256_srlv_epi32(_mm256_and_si256(e, low), _mm256_and_si256(n, low));
+    vi odd = _mm256_srlv_epi32(e, _mm256_srli_epi32(n, 16));
+    return _mm256_blend_epi16(even, odd, 0xaa);
+}
+/* Weights of four keys, in 16 bits: of a lane of 16 bytes 4 numbers are one key's, 4 the next one's. */
+static inline void weigh(const vf y[4], vi *carry, vi weights[2]) {
+    vi low = _mm256_set1_epi16(0xff);
+    vi a = exp2_16(_mm256_packus_epi32(vi_round(y[0]), vi_round(y[1])));
+    vi b = exp2_16(_mm256_packus_epi32(vi_round(y[2]), vi_round(y[3])));
+    a = _mm256_add_epi16(a, *carry);
+    b = _mm256_add_epi16(b, _mm256_and_si256(a, low));
+    *carry = _mm256_and_si256(b, low);
+    weights[0] = _mm256_srli_epi16(a, 8);
+    weights[1] = _mm256_srli_epi16(b, 8);
+}
 #endif

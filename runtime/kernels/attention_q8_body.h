@@ -1,24 +1,25 @@
 /* attention_q8 on vectors, included by one file an instruction set. The scheme is attention_q8_scheme.h's. The
- * including file defines AQ8_NAME                     the function made here AQ8_ROWS                     the most
- * queries of a tile AQ8_CPD                      columns of a 32-bit word of keys and queries: 4 bytes, or 2 words of
- * 16 bits aq8_pack_key(x), aq8_pack_query(x)  VN words from the AQ8_CPD vectors x of floats, rounded half to even
- *   aq8_dot_key(acc, keys, query)       acc plus the AQ8_CPD products in each lane
- *   aq8_dot_pair(acc, a, b)             acc plus two products of 16 bits in each lane
- *   aq8_pack_weights(a, b)              2 VN weights in order from two vectors of floats
- *   aq8_pair(a, b)                      the low halves of two vectors of integers beside each other in each lane
- *   aq8_exp2(x)                         2^x LATHE_Q8_TOP for x <= 0, anything below 1/2 for x < -40
+ * including file defines
+ *   AQ8_NAME                       the function made here
+ *   AQ8_CPD                        numbers of a 32-bit word: 4 bytes, or 2 of 16 bits
+ *   AQ8_TILE                       keys, or columns of values, whose sums for two vectors of queries fit the registers;
+ *                                  a divisor of VN
+ *   aq8_store_key(p, x)            VN columns of a key, rounded half to even, from a vector of floats
+ *   aq8_join(x)                    words of the AQ8_CPD vectors of integers x, signed, cut to what fits
+ *   aq8_weigh(y, carry, words)     weights of four keys from their distances y; 4 / AQ8_CPD vectors of words. carry: what
+ *                                  is left over at the last two keys, in 16 bits
+ *   aq8_dot_key(acc, key, query)   acc plus the AQ8_CPD products in each lane
+ *   aq8_dot_value(acc, weights, values)   the same
  *
- * Queries go through in tiles of up to AQ8_ROWS rows: their scores against all keys, keys across the lanes, lie in a
- * strip that the first or second cache holds; softmax turns a row into weights in its own place; then the product with
- * the values, columns across the lanes, in blocks of keys. Keys and values are brought into panels once a call:
- *   keys    [panel of VN keys][word of AQ8_CPD columns][VN]
- *   values  [panel of VN columns][pair of keys][VN]; a word holds both values of a pair
- * Both are padded with zeros to whole groups of 2 VN keys.
- *
- * One core of an EPYC of the Zen 5 class, us a head at 32, 128, 256, 384, 512 tokens (tests/bench/bench_kernels):
- *   heads of 64: AVX-512 f32 1.5 19.9 75.7 170 294; VNNI 1.6 12.4 40.9 86 146
- *   heads of 32: AVX-512 f32 0.8 11.0 42.1 94.7 165; VNNI 1.1 8.2 26.0 53.8 90
- * of 146 the products' peak is 95 (32 scores, 63 outputs). */
+ * Queries lie across the lanes, one or two vectors of them, so that softmax needs nothing of its neighbours: their scores
+ * against a block of keys lie in a strip that the first cache holds, become weights from the front of the strip on, in
+ * the order in which the product with the values takes them, and are gone. Keys and values are brought into words once a
+ * call, in the order of their rows:
+ *   keys    [key][word of AQ8_CPD columns]
+ *   values  [word of AQ8_CPD keys][column]
+ *   queries [word of AQ8_CPD columns][vector][VN], for a tile
+ *   strip   [key][vector][VN], then weights [word of AQ8_CPD keys][vector][VN]
+ *   total   [column][vector][VN] */
 #ifndef LATHE_ATTENTION_Q8_BODY_H
 #define LATHE_ATTENTION_Q8_BODY_H
 
@@ -29,29 +30,44 @@
 
 #include <string.h>
 
-#define AQ8_GROUP (2 * (size_t)VN)       /* keys of a group: two panels */
-#define AQ8_CHUNK (AQ8_CPD * (size_t)VN) /* columns that are packed together */
+#define AQ8_VECTORS 2 /* of queries in a tile, at most */
+#define AQ8_GROUP   16 /* keys are padded to whole groups */
 
 struct aq8 {
     const struct lathe_attention_f32_args *args;
-    size_t steps, ld_q;    /* words of a key; of a line of q */
-    size_t columns;        /* dv padded to 2 VN */
-    size_t keys, ld_strip; /* nk padded to AQ8_GROUP; floats of a strip line */
+    const int32_t *index; /* of the keys that take part, NULL: all */
+    size_t keys;          /* how many do */
+    size_t steps;         /* words of a key; d is padded to VN */
+    size_t columns;       /* dv padded to VN */
     float *k_low, *k_scale, *k_inverse, *v_low, *v_scale, *v_inverse, *v_middle;
-    int32_t *k, *v, *q;   /* panels; q [row][steps] */
-    float *strip, *total; /* [AQ8_ROWS][ld_strip], [AQ8_ROWS][columns] */
-    size_t any_key;       /* a key that takes part, nk if none does */
-    float factor;         /* NaN when a key has one, else 1 */
+    int32_t *k, *v, *q;
+    float *lines; /* [d padded to VN][VN] */
+    float *strip, *total;
+    float factor; /* NaN when a key has one, else 1 */
+    bool plain;   /* every query sees every key, and no bias */
 };
 
-/* Row j of keys or values; of a key that is masked that of another: nothing is multiplied with it. */
+/* A vector of queries. */
+struct aq8_lanes {
+    vf a, factor;
+    vf top, sum; /* of the blocks so far; top as floats from the base without a bias */
+    vf odd;      /* NaN when a bias is NaN or +inf, else 0 */
+    vf shrink;   /* of the blocks before */
+};
+
 static inline size_t aq8_row(const struct aq8 *s, size_t j) {
-    return s->args->keys && !s->args->keys[j] ? s->any_key : j;
+    return s->index ? (size_t)s->index[j] : j;
 }
 
 static inline vf aq8_load(const float *p, size_t n) {
     return n >= VN ? v_load(p) : v_load_n(p, n);
 }
+
+static inline size_t aq8_padded(size_t n, size_t to) {
+    return (n + to - 1) / to * to;
+}
+
+/* ---- keys and values */
 
 /* Range, scale and reciprocal of each column over the keys. Arrays are padded to VN. */
 static __attribute__((noinline)) void aq8_columns(const struct aq8 *s, const float *x, size_t ldx, size_t n,
@@ -64,10 +80,10 @@ static __attribute__((noinline)) void aq8_columns(const struct aq8 *s, const flo
             hi[u] = v_set1(-__builtin_inff());
             bad[u] = v_set1(0.0f);
         }
-        for (size_t j = 0; s->any_key < s->args->nk && j < s->args->nk; j += 2) {
+        for (size_t j = 0; j < s->keys; j += 2) {
             LATHE_UNROLL
             for (size_t u = 0; u < 2; u++) {
-                size_t at = aq8_row(s, j + u < s->args->nk ? j + u : j);
+                size_t at = aq8_row(s, j + u < s->keys ? j + u : j);
                 vf v = aq8_load(x + at * ldx + c, n - c);
                 lo[u] = v_min(v, lo[u]);
                 hi[u] = v_max(v, hi[u]);
@@ -82,338 +98,392 @@ static __attribute__((noinline)) void aq8_columns(const struct aq8 *s, const flo
     }
 }
 
-/* VN keys from key j0 on. */
-static __attribute__((noinline)) void aq8_pack_keys(const struct aq8 *s, size_t j0, int32_t *panel) {
+/* Behind the last key come copies of it: they do not change which score is the largest. */
+static void aq8_pack_keys(const struct aq8 *s) {
     const struct lathe_attention_f32_args *args = s->args;
-    size_t count = args->nk - j0 < VN ? args->nk - j0 : VN;
-    for (size_t c0 = 0; c0 < args->d; c0 += AQ8_CHUNK) {
-        float lines[VN * VN]; /* not unrolled, for the size of the code */
-        vf words[VN];
-        size_t chunk = args->d - c0 < AQ8_CHUNK ? args->d - c0 : AQ8_CHUNK;
-        for (size_t i = 0; i < count; i++) {
-            const float *row = args->k + aq8_row(s, j0 + i) * args->ldk + c0;
-            vf x[AQ8_CPD];
-            LATHE_UNROLL
-            for (size_t u = 0; u < AQ8_CPD; u++) {
-                size_t c = u * VN;
-                x[u] = v_set1(0.0f);
-                if (c < chunk)
-                    x[u] = (aq8_load(row + c, chunk - c) - v_load(s->k_low + c0 + c)) * v_load(s->k_inverse + c0 + c);
-            }
-            v_store(lines + i * VN, vi_as_float(aq8_pack_key(x)));
-        }
-        memset(lines + count * VN, 0, (VN - count) * VN * sizeof *lines);
-        LATHE_UNROLL
-        for (size_t i = 0; i < VN; i++)
-            words[i] = v_load(lines + i * VN);
-        v_transpose(words);
-        LATHE_UNROLL
-        for (size_t i = 0; i < VN; i++)
-            v_store(lines + i * VN, words[i]);
-        size_t t0 = c0 / AQ8_CPD, steps = s->steps - t0 < VN ? s->steps - t0 : VN;
-        memcpy(panel + t0 * VN, lines, steps * VN * sizeof *panel);
+    for (size_t j = 0; j < s->keys; j++) {
+        const float *row = args->k + aq8_row(s, j) * args->ldk;
+        int32_t *out = s->k + j * s->steps;
+        for (size_t c = 0; c < args->d; c += VN)
+            aq8_store_key(out + c / AQ8_CPD,
+                          (aq8_load(row + c, args->d - c) - v_load(s->k_low + c)) * v_load(s->k_inverse + c));
     }
+    for (size_t j = s->keys; j < aq8_padded(s->keys, AQ8_GROUP); j++)
+        memcpy(s->k + j * s->steps, s->k + (s->keys - 1) * s->steps, s->steps * sizeof *s->k);
 }
 
-static inline vi aq8_value(const struct aq8 *s, size_t j, size_t c) {
+/* Behind the last key come zeros, and weights of zero. */
+static void aq8_pack_values(const struct aq8 *s) {
     const struct lathe_attention_f32_args *args = s->args;
-    if (j >= args->nk)
-        return vi_set1(0);
-    vf x = (aq8_load(args->v + aq8_row(s, j) * args->ldv + c, args->dv - c) - v_load(s->v_low + c)) *
-           v_load(s->v_inverse + c);
-    return vi_sub(vi_round(x), vi_set1(LATHE_Q8_VALUE));
+    int32_t *out = s->v;
+    for (size_t j = 0; j < aq8_padded(s->keys, 4); j += AQ8_CPD)
+        for (size_t c = 0; c < s->columns; c += VN, out += VN) {
+            vi x[AQ8_CPD];
+            LATHE_UNROLL
+            for (size_t u = 0; u < AQ8_CPD; u++) {
+                x[u] = vi_set1(0);
+                if (j + u < s->keys)
+                    x[u] = vi_sub(vi_round((aq8_load(args->v + aq8_row(s, j + u) * args->ldv + c, args->dv - c) -
+                                            v_load(s->v_low + c)) *
+                                           v_load(s->v_inverse + c)),
+                                  vi_set1(128));
+            }
+            vi_store(out, aq8_join(x));
+        }
 }
 
 static void aq8_pack_head(struct aq8 *s) {
     const struct lathe_attention_f32_args *args = s->args;
-    s->any_key = 0;
-    while (args->keys && s->any_key < args->nk && !args->keys[s->any_key])
-        s->any_key++;
     aq8_columns(s, args->k, args->ldk, args->d, LATHE_Q8_KEY, s->k_low, s->k_scale, s->k_inverse);
-    aq8_columns(s, args->v, args->ldv, args->dv, 2.0f * LATHE_Q8_VALUE, s->v_low, s->v_scale, s->v_inverse);
+    aq8_columns(s, args->v, args->ldv, args->dv, LATHE_Q8_VALUE, s->v_low, s->v_scale, s->v_inverse);
     s->factor = 1.0f;
     for (size_t c = 0; c < args->d; c++)
         s->factor += s->k_scale[c] * 0.0f;
     for (size_t c = 0; c < s->columns; c += VN)
-        v_store(s->v_middle + c, v_load(s->v_low + c) + v_load(s->v_scale + c) * v_set1((float)LATHE_Q8_VALUE));
-    if (s->any_key >= args->nk)
-        return;
-    for (size_t j = 0; j < s->keys; j += VN) {
-        int32_t *panel = s->k + j * s->steps;
-        if (j < args->nk)
-            aq8_pack_keys(s, j, panel);
-        else
-            memset(panel, 0, s->steps * VN * sizeof *panel);
-    }
-    for (size_t c = 0; c < s->columns; c += VN) {
-        int32_t *panel = s->v + c * (s->keys / 2);
-        for (size_t j = 0; j < s->keys; j += 2)
-            vi_store(panel + j / 2 * VN, aq8_pair(aq8_value(s, j, c), aq8_value(s, j + 1, c)));
-    }
+        v_store(s->v_middle + c, v_load(s->v_low + c) + v_load(s->v_scale + c) * v_set1(128.0f));
+    aq8_pack_keys(s);
+    aq8_pack_values(s);
 }
 
 /* ---- queries */
 
-static __attribute__((noinline)) struct attention_q8_row aq8_pack_row(const struct aq8 *s, const float *q,
-                                                                      int32_t *out) {
-    size_t d = s->args->d;
-    vf most = v_set1(0.0f), bad = v_set1(0.0f);
-    for (size_t c = 0; c < d; c += VN) {
-        vf t = aq8_load(q + c, d - c) * v_load(s->k_scale + c);
-        most = v_max(v_abs(t), most);
-        bad = v_fma(t, v_set1(0.0f), bad);
-    }
-    struct attention_q8_row row = attention_q8_row(v_hmax(most), v_sum(bad), s->args->scale);
-    if (row.inverse == 0.0f) {
-        memset(out, 0, s->steps * sizeof *out);
-        return row;
-    }
-    for (size_t c0 = 0; c0 < d; c0 += AQ8_CHUNK) {
-        vf x[AQ8_CPD];
-        LATHE_UNROLL
-        for (size_t u = 0; u < AQ8_CPD; u++) {
-            size_t c = c0 + u * VN;
-            x[u] = v_set1(0.0f);
-            if (c < d)
-                x[u] = aq8_load(q + c, d - c) * v_load(s->k_scale + c) * v_set1(row.inverse);
-        }
-        vi_store(out + c0 / AQ8_CPD, aq8_pack_query(x)); /* lines are padded to whole chunks */
-    }
-    return row;
-}
-
-/* ---- products: `rows` is one of AQ8_CASES; surplus ones are of whatever lies there and not used */
-
-/* A group of keys against all rows. */
-static inline __attribute__((always_inline)) void aq8_scores_of(const size_t rows, const int32_t *k, size_t steps,
-                                                                const int32_t *q, size_t ldq, int32_t *out,
-                                                                size_t lds) {
-    vi acc[AQ8_ROWS][2];
-    const int32_t *next = k + steps * VN;
-    LATHE_UNROLL
-    for (size_t r = 0; r < rows; r++)
-        acc[r][0] = acc[r][1] = vi_set1(LATHE_Q8_BASE_BITS);
-    for (size_t t = 0; t < steps; t++, k += VN, next += VN, q++) {
-        vi k0 = vi_load(k), k1 = vi_load(next);
-        LATHE_UNROLL
-        for (size_t r = 0; r < rows; r++) {
-            vi word = vi_set1(q[r * ldq]);
-            acc[r][0] = aq8_dot_key(acc[r][0], k0, word);
-            acc[r][1] = aq8_dot_key(acc[r][1], k1, word);
-        }
-    }
-    LATHE_UNROLL
-    for (size_t r = 0; r < rows; r++) {
-        vi_store(out + r * lds, acc[r][0]);
-        vi_store(out + r * lds + VN, acc[r][1]);
-    }
-}
-
-/* Sums of keys [from, to) for two panels of columns from c on, [rows][2 VN]. */
-static inline __attribute__((always_inline)) void aq8_values_of(const size_t rows, const struct aq8 *s, size_t from,
-                                                                size_t to, size_t c, int32_t *sums) {
-    vi acc[AQ8_ROWS][2];
-    size_t stride = s->keys / 2 * VN, lds = s->ld_strip;
-    const int32_t *v = s->v + c * (s->keys / 2) + from / 2 * VN;
-    const int32_t *p = (const int32_t *)(const void *)s->strip + from / 2;
-    LATHE_UNROLL
-    for (size_t r = 0; r < rows; r++)
-        acc[r][0] = acc[r][1] = vi_set1(0);
-    for (size_t t = from; t < to; t += 2, v += VN, p++) {
-        vi v0 = vi_load(v), v1 = vi_load(v + stride);
-        LATHE_UNROLL
-        for (size_t r = 0; r < rows; r++) {
-            vi pair = vi_set1(p[r * lds]);
-            acc[r][0] = aq8_dot_pair(acc[r][0], pair, v0);
-            acc[r][1] = aq8_dot_pair(acc[r][1], pair, v1);
-        }
-    }
-    LATHE_UNROLL
-    for (size_t r = 0; r < rows; r++) {
-        vi_store(sums + r * 2 * VN, acc[r][0]);
-        vi_store(sums + (r * 2 + 1) * VN, acc[r][1]);
-    }
-}
-
-#define AQ8_CASE(rows)                                                                                                 \
-    case rows:                                                                                                         \
-        for (size_t j = from; j < to; j += AQ8_GROUP)                                                                  \
-            aq8_scores_of(rows, s->k + j * s->steps, s->steps, s->q, s->ld_q, strip + j, s->ld_strip);                 \
-        return;
-static __attribute__((noinline)) void aq8_scores(size_t rows, const struct aq8 *s, size_t from, size_t to) {
-    int32_t *strip = (int32_t *)(void *)s->strip;
-    switch (rows) {
-        AQ8_CASES
-    default:
-        return;
-    }
-}
-#undef AQ8_CASE
-#define AQ8_CASE(rows)                                                                                                 \
-    case rows:                                                                                                         \
-        aq8_values_of(rows, s, from, to, c, sums);                                                                     \
-        return;
-static __attribute__((noinline)) void aq8_values(size_t rows, const struct aq8 *s, size_t from, size_t to, size_t c,
-                                                 int32_t *sums) {
-    switch (rows) {
-        AQ8_CASES
-    default:
-        return;
-    }
-}
-#undef AQ8_CASE
-
-/* Columns from c on: sums of a block of keys to those before, and after the last block to outputs. */
-static __attribute__((noinline)) void aq8_finish(size_t rows, const struct aq8 *s, size_t q0, size_t c, bool first,
-                                                 bool last, const int32_t *sums, const float *inverse) {
+/* `count` queries from q0 on into vector g of `vectors`; lanes behind them repeat the last one. */
+static __attribute__((noinline)) void aq8_pack_queries(const struct aq8 *s, size_t q0, size_t count, size_t g,
+                                                       size_t vectors, struct aq8_lanes *lanes) {
     const struct lathe_attention_f32_args *args = s->args;
-    for (size_t r = 0; r < rows; r++)
-        for (size_t u = 0; u < 2; u++) {
-            size_t at = c + u * VN;
-            vf x = v_from_i32(vi_load(sums + (r * 2 + u) * VN));
-            if (!first)
-                x = v_load(s->total + r * s->columns + at) + x;
-            if (!last) {
-                v_store(s->total + r * s->columns + at, x);
-                continue;
-            }
-            x = x * v_set1(inverse[r]) * v_load(s->v_scale + at) + v_load(s->v_middle + at);
-            float *out = args->out + (q0 + r) * args->ldo + at;
-            if (at + VN <= args->dv)
-                v_store(out, x);
-            else if (at < args->dv)
-                v_store_n(out, x, args->dv - at);
+    vf most = v_set1(0.0f), bad = v_set1(0.0f);
+    for (size_t c = 0; c < args->d; c += VN) {
+        vf x[VN];
+        LATHE_UNROLL
+        for (size_t r = 0; r < VN; r++)
+            x[r] = aq8_load(args->q + (q0 + (r < count ? r : count - 1)) * args->ldq + c, args->d - c);
+        v_transpose(x);
+        LATHE_UNROLL
+        for (size_t i = 0; i < VN; i++) {
+            vf t = x[i] * v_set1(s->k_scale[c + i]);
+            most = v_max(v_abs(t), most);
+            bad = v_fma(t, v_set1(0.0f), bad);
+            v_store(s->lines + (c + i) * VN, t);
         }
+    }
+    struct attention_q8_query query = attention_q8_query(most, bad, args->scale);
+    for (size_t t = 0; t < s->steps; t++) {
+        vi x[AQ8_CPD];
+        LATHE_UNROLL
+        for (size_t u = 0; u < AQ8_CPD; u++)
+            x[u] = vi_round(v_load(s->lines + (t * AQ8_CPD + u) * VN) * query.inverse);
+        vi_store(s->q + (t * vectors + g) * VN, aq8_join(x));
+    }
+    lanes->a = query.a;
+    lanes->factor = query.factor * v_set1(s->factor);
+    lanes->top = v_set1(-__builtin_inff());
+    lanes->sum = lanes->odd = lanes->shrink = v_set1(0.0f);
+}
+
+/* ---- products: `vectors` is a constant */
+#define AQ8_INLINE static inline __attribute__((always_inline))
+
+/* Keys [from, to), whole tiles, into the strip from `from` on; tops[g] becomes the largest. */
+AQ8_INLINE void aq8_scores(const size_t vectors, const struct aq8 *s, size_t from, size_t to, vi *tops) {
+    int32_t *out = (int32_t *)(void *)s->strip;
+    size_t steps = s->steps;
+    const int32_t *k = s->k + from * steps;
+    vi most[AQ8_VECTORS];
+    LATHE_UNROLL
+    for (size_t g = 0; g < vectors; g++)
+        most[g] = vi_set1(0);
+    for (size_t j = from; j < to; j += AQ8_TILE, k += AQ8_TILE * steps) {
+        vi acc[AQ8_TILE][AQ8_VECTORS];
+        const int32_t *q = s->q;
+        LATHE_UNROLL
+        for (size_t r = 0; r < AQ8_TILE; r++)
+            LATHE_UNROLL
+        for (size_t g = 0; g < vectors; g++)
+            acc[r][g] = vi_set1(LATHE_Q8_BASE_BITS);
+        for (size_t t = 0; t < steps; t++, q += vectors * VN) {
+            vi word[AQ8_VECTORS];
+            LATHE_UNROLL
+            for (size_t g = 0; g < vectors; g++)
+                word[g] = vi_load(q + g * VN);
+            LATHE_UNROLL
+            for (size_t r = 0; r < AQ8_TILE; r++) {
+                vi key = vi_set1(k[r * steps + t]);
+                LATHE_UNROLL
+                for (size_t g = 0; g < vectors; g++)
+                    acc[r][g] = aq8_dot_key(acc[r][g], key, word[g]);
+            }
+        }
+        LATHE_UNROLL
+        for (size_t r = 0; r < AQ8_TILE; r++)
+            LATHE_UNROLL
+        for (size_t g = 0; g < vectors; g++, out += VN) {
+            vi_store(out, acc[r][g]);
+            most[g] = vi_max(acc[r][g], most[g]);
+        }
+    }
+    LATHE_UNROLL
+    for (size_t g = 0; g < vectors; g++)
+        tops[g] = most[g];
+}
+
+/* Weights of keys [from, to) times their values, added to the shrunk totals of the blocks before. */
+AQ8_INLINE void aq8_values(const size_t vectors, const struct aq8 *s, size_t from, size_t to, bool first,
+                           const struct aq8_lanes *lanes) {
+    size_t words = (to - from + 3) / 4 * (4 / AQ8_CPD), columns = s->columns;
+    for (size_t c = 0; c < columns; c += AQ8_TILE) {
+        vi acc[AQ8_TILE][AQ8_VECTORS];
+        const int32_t *p = (const int32_t *)(const void *)s->strip, *v = s->v + from / AQ8_CPD * columns + c;
+        LATHE_UNROLL
+        for (size_t r = 0; r < AQ8_TILE; r++)
+            LATHE_UNROLL
+        for (size_t g = 0; g < vectors; g++)
+            acc[r][g] = vi_set1(0);
+        for (size_t t = 0; t < words; t++, p += vectors * VN, v += columns) {
+            vi word[AQ8_VECTORS];
+            LATHE_UNROLL
+            for (size_t g = 0; g < vectors; g++)
+                word[g] = vi_load(p + g * VN);
+            LATHE_UNROLL
+            for (size_t r = 0; r < AQ8_TILE; r++) {
+                vi values = vi_set1(v[r]);
+                LATHE_UNROLL
+                for (size_t g = 0; g < vectors; g++)
+                    acc[r][g] = aq8_dot_value(acc[r][g], word[g], values);
+            }
+        }
+        float *total = s->total + c * vectors * VN;
+        LATHE_UNROLL
+        for (size_t r = 0; r < AQ8_TILE; r++)
+            LATHE_UNROLL
+        for (size_t g = 0; g < vectors; g++, total += VN) {
+            vf x = v_from_i32(acc[r][g]);
+            v_store(total, first ? x : v_fma(v_load(total), lanes[g].shrink, x));
+        }
+    }
 }
 
 /* ---- softmax */
 
-/* -inf where a mask says so; with a bias the line becomes scores in base 2. True when a bias is NaN or +inf. */
-static __attribute__((noinline)) bool aq8_mask(const struct aq8 *s, size_t i, float *line, size_t from, size_t to,
-                                               float c) {
+/* VN rows of a mask operand from key j on, turned: [key][query]. What lies behind the keys is not read. */
+static __attribute__((noinline)) void aq8_turn(const struct aq8 *s, size_t q0, size_t count, size_t j, bool bias,
+                                               float *out) {
     const struct lathe_attention_f32_args *args = s->args;
-    if (args->bias) {
-        const float *bias = args->bias + i * args->ldb;
-        for (size_t j = from; j < to; j += VN) {
-            vf b = j < args->nk ? aq8_load(bias + j, args->nk - j) : v_set1(0.0f);
-            v_store(line + j, (v_load(line + j) - v_set1(LATHE_Q8_BASE)) * v_set1(c) + b * v_set1(LATHE_Q8_LOG2_E));
+    vf x[VN];
+    size_t n = s->keys - j < VN ? s->keys - j : VN;
+    for (size_t r = 0; r < VN; r++) {
+        size_t i = q0 + (r < count ? r : count - 1);
+        float line[VN] = {0};
+        if (bias && !s->index) {
+            v_store(line, aq8_load(args->bias + i * args->ldb + j, n));
+        } else if (!bias && !s->index && n == VN) {
+            v_store(line, v_select(v_bytes_set(args->allow + i * args->ld_allow + j), v_set1(0.0f), v_set1(-1.0f)));
+        } else {
+            for (size_t u = 0; u < n; u++)
+                line[u] = bias                                                       ? args->bias[i * args->ldb + aq8_row(s, j + u)]
+                          : args->allow[i * args->ld_allow + aq8_row(s, j + u)] != 0 ? 0.0f
+                                                                                     : -1.0f;
+        }
+        v_store(out + r * VN, v_load(line));
+    }
+    LATHE_UNROLL
+    for (size_t r = 0; r < VN; r++)
+        x[r] = v_load(out + r * VN);
+    v_transpose(x);
+    LATHE_UNROLL
+    for (size_t r = 0; r < VN; r++)
+        v_store(out + r * VN, x[r]);
+}
+
+/* Scores of keys [from, to) for the queries of vector g: -inf where a mask says so; with a bias they become scores in
+ * base 2. Returns the largest of them and of `top`. */
+static __attribute__((noinline)) vf aq8_mask(const struct aq8 *s, size_t q0, size_t count, size_t g, size_t vectors,
+                                             size_t from, size_t to, struct aq8_lanes *lanes) {
+    const struct lathe_attention_f32_args *args = s->args;
+    float bounds[2][VN], bias[VN * VN], allow[VN * VN];
+    vf none = v_set1(-__builtin_inff()), top = lanes->top;
+    for (size_t r = 0; r < VN; r++) {
+        size_t i = q0 + (r < count ? r : count - 1);
+        bounds[0][r] = args->first ? (float)args->first[i] : 0.0f;
+        bounds[1][r] = args->last ? (float)args->last[i] : (float)args->nk;
+    }
+    vf low = v_load(bounds[0]), high = v_load(bounds[1]);
+    for (size_t j0 = from; j0 < to; j0 += VN) {
+        if (args->bias)
+            aq8_turn(s, q0, count, j0, true, bias);
+        if (args->allow)
+            aq8_turn(s, q0, count, j0, false, allow);
+        for (size_t j = j0; j < j0 + VN && j < to; j++) {
+            float *at = s->strip + ((j - from) * vectors + g) * VN;
+            vf x = v_load(at), key = v_set1((float)aq8_row(s, j));
+            if (args->bias)
+                x = (x - v_set1(LATHE_Q8_BASE)) * lanes->a + v_load(bias + (j - j0) * VN) * v_set1(LATHE_Q8_LOG2_E);
+            if (args->allow)
+                x = v_select(v_lt(v_load(allow + (j - j0) * VN), v_set1(0.0f)), none, x);
+            x = v_select(v_lt(key, low), none, v_select(v_lt(key, high), x, none));
+            v_store(at, x);
+            top = v_max(x, top);
+            lanes->odd = v_select(v_lt(x, v_set1(__builtin_inff())), lanes->odd, v_set1(__builtin_nanf("")));
         }
     }
-    if (args->allow || args->keys) {
-        const uint8_t *allow = args->allow ? args->allow + i * args->ld_allow : NULL;
-        for (size_t j = from; j < to && j < args->nk; j++)
-            if ((allow && !allow[j]) || (args->keys && !args->keys[j]))
-                line[j] = -__builtin_inff();
-    }
-    int64_t lo = args->first ? args->first[i] : 0, hi = args->last ? args->last[i] : (int64_t)args->nk;
-    for (size_t j = from; j < to && (int64_t)j < lo; j++)
-        line[j] = -__builtin_inff();
-    hi = hi < (int64_t)args->nk ? hi : (int64_t)args->nk;
-    for (size_t j = hi < (int64_t)from ? from : (size_t)hi; j < to; j++)
-        line[j] = -__builtin_inff();
-    bool odd = false;
-    for (size_t j = from; args->bias && j < to; j++)
-        odd |= !(line[j] < __builtin_inff());
-    return odd;
+    return top;
 }
 
-static int64_t aq8_sum_of_many(vi x) {
-    int32_t lanes[VN];
-    int64_t sum = 0;
-    vi_store(lanes, x);
-    for (size_t i = 0; i < VN; i++)
-        sum += lanes[i];
-    return sum;
+/* 2^x for x <= 0: 1 for 0, next to nothing below -40. */
+static inline vf aq8_power(vf x) {
+    x = v_max(x, v_set1(-40.0f));
+    vf n = v_round(x), r = x - n;
+    vf p = v_fma(v_set1(LATHE_Q8_POWER_3), r, v_set1(LATHE_Q8_POWER_2));
+    p = v_fma(p, r, v_set1(LATHE_Q8_POWER_1));
+    return v_select(v_lt(x, v_set1(0.0f)), v_scale1(v_fma(p, r, v_set1(LATHE_Q8_POWER_0)), n), v_set1(1.0f));
 }
 
-/* Scores of keys [from, to) become weights, from the front of the line; returns their sum, 0 without any key. */
-static __attribute__((noinline)) int64_t aq8_softmax(float *line, size_t from, size_t to, float by) {
-    vf a = v_set1(-__builtin_inff()), b = a;
-    for (size_t j = from; j < to; j += AQ8_GROUP) {
-        a = v_max(v_load(line + j), a);
-        b = v_max(v_load(line + j + VN), b);
+/* The strip's scores of keys [from, to) become weights; adds them to the lanes' sums. */
+AQ8_INLINE void aq8_softmax(const size_t vectors, const bool plain, const struct aq8 *s, size_t from, size_t to,
+                            struct aq8_lanes *lanes) {
+    bool bias = s->args->bias != NULL;
+    vf step[AQ8_VECTORS], top[AQ8_VECTORS];
+    vi carry[AQ8_VECTORS], sum[AQ8_VECTORS], one = vi_set1(AQ8_CPD == 4 ? 0x01010101 : 0x00010001);
+    size_t n = to - from, padded = aq8_padded(n, 4);
+    const float *in = s->strip;
+    int32_t *out = (int32_t *)(void *)s->strip;
+    for (size_t i = n * vectors * VN; i < padded * vectors * VN; i += VN)
+        v_store(s->strip + i, v_set1(-__builtin_inff()));
+    LATHE_UNROLL
+    for (size_t g = 0; g < vectors; g++) {
+        vm some = v_lt(v_set1(-__builtin_inff()), lanes[g].top);
+        step[g] = lanes[g].a * v_set1(LATHE_Q8_DISTANCE);
+        top[g] = lanes[g].top;
+        if (!bias)
+            top[g] = top[g] * step[g];
+        top[g] = v_select(some, top[g], v_set1(__builtin_inff()));
+        carry[g] = vi_set1(0x00800080);
+        sum[g] = vi_set1(0);
     }
-    float most = v_hmax(v_max(a, b));
-    if (!(most > -__builtin_inff()))
-        return 0;
-    vf top = v_set1(most), c = v_set1(by);
-    vi sum = vi_set1(0);
-    for (size_t j = from; j < to; j += AQ8_GROUP) {
-        vf x = (v_load(line + j) - top) * c, y = (v_load(line + j + VN) - top) * c;
-        vi pair = aq8_pack_weights(aq8_exp2(x), aq8_exp2(y));
-        vi_store((int32_t *)(void *)line + j / 2, pair);
-        sum = aq8_dot_pair(sum, pair, vi_set1(0x00010001));
+    for (size_t j = 0; j < padded; j += 4, in += 4 * vectors * VN, out += 4 / AQ8_CPD * vectors * VN) {
+        LATHE_UNROLL
+        for (size_t g = 0; g < vectors; g++) {
+            vf y[4];
+            vi words[4 / AQ8_CPD];
+            LATHE_UNROLL
+            for (size_t u = 0; u < 4; u++) {
+                vf x = v_load(in + (u * vectors + g) * VN);
+                if (!plain && bias)
+                    y[u] = v_min((top[g] - x) * v_set1(LATHE_Q8_DISTANCE), v_set1(LATHE_Q8_FAR));
+                else
+                    y[u] = v_fnma(x, step[g], top[g]);
+                if (!plain || n < padded)
+                    y[u] = v_min(y[u], v_set1(LATHE_Q8_FAR));
+            }
+            aq8_weigh(y, &carry[g], words);
+            LATHE_UNROLL
+            for (size_t u = 0; u < 4 / AQ8_CPD; u++) {
+                vi_store(out + (u * vectors + g) * VN, words[u]);
+                sum[g] = aq8_dot_value(sum[g], words[u], one);
+            }
+        }
     }
-    return to <= 1 << 17 ? vi_sum(sum) : aq8_sum_of_many(sum);
+    LATHE_UNROLL
+    for (size_t g = 0; g < vectors; g++)
+        lanes[g].sum = v_fma(lanes[g].sum, lanes[g].shrink, v_from_i32(sum[g]));
 }
 
 /* ---- a tile */
 
-/* The groups of keys that some query of the tile may see. */
-static void aq8_span(const struct aq8 *s, size_t q0, size_t rows, size_t *from, size_t *to) {
+/* The keys that some query of the tile may see, from a whole group on. */
+static void aq8_span(const struct aq8 *s, size_t q0, size_t count, size_t *from, size_t *to) {
     const struct lathe_attention_f32_args *args = s->args;
-    int64_t lo = 0, hi = (int64_t)args->nk;
-    if (args->first) {
+    int64_t lo = 0, hi = (int64_t)s->keys;
+    if (args->first && !s->index) {
         lo = hi;
-        for (size_t r = 0; r < rows; r++)
+        for (size_t r = 0; r < count; r++)
             lo = args->first[q0 + r] < lo ? args->first[q0 + r] : lo;
     }
-    if (args->last) {
+    if (args->last && !s->index) {
         int64_t most = 0;
-        for (size_t r = 0; r < rows; r++)
+        for (size_t r = 0; r < count; r++)
             most = args->last[q0 + r] > most ? args->last[q0 + r] : most;
         hi = most < hi ? most : hi;
     }
     lo = lo < 0 ? 0 : lo;
     *from = (size_t)lo / AQ8_GROUP * AQ8_GROUP;
-    *to = hi <= lo ? *from : ((size_t)hi + AQ8_GROUP - 1) / AQ8_GROUP * AQ8_GROUP;
+    *to = hi <= lo ? *from : (size_t)hi;
 }
 
-/* `rows` queries from q0 on, in products of `compiled` rows. */
-static void aq8_tile(size_t rows, size_t compiled, const struct aq8 *s, size_t q0, bool plain) {
+static __attribute__((noinline)) void aq8_put(const struct aq8 *s, size_t q0, size_t count, size_t g, size_t vectors,
+                                              const struct aq8_lanes *lanes) {
     const struct lathe_attention_f32_args *args = s->args;
-    size_t from, to;
-    struct attention_q8_row row[AQ8_ROWS];
-    float inverse[AQ8_ROWS];
-    bool some[AQ8_ROWS];
-    int32_t sums[AQ8_ROWS * 2 * VN] __attribute__((aligned(64)));
-    aq8_span(s, q0, rows, &from, &to);
-    to = s->any_key < args->nk ? to : from;
-    for (size_t r = 0; r < rows; r++)
-        row[r] = aq8_pack_row(s, args->q + (q0 + r) * args->ldq, s->q + r * s->ld_q);
-    aq8_scores(compiled, s, from, to);
-    for (size_t r = 0; r < rows; r++) {
-        float *line = s->strip + r * s->ld_strip;
-        bool odd = false;
-        if (!plain)
-            odd = aq8_mask(s, q0 + r, line, from, to, row[r].c);
-        else
-            for (size_t j = args->nk; j < to; j++)
-                line[j] = -__builtin_inff();
-        int64_t sum = 0;
-        if (odd)
-            memset(line + from / 2, 0, (to - from) / 2 * sizeof *line);
-        else
-            sum = aq8_softmax(line, from, to, args->bias ? 1.0f : row[r].c);
-        if (!odd && sum == 0)
-            memset(line + from / 2, 0, (to - from) / 2 * sizeof *line);
-        some[r] = odd || sum != 0;
-        inverse[r] = odd ? __builtin_nanf("") : 1.0f / (float)sum * (row[r].factor * s->factor);
+    vf inverse = v_set1(1.0f) / lanes->sum * lanes->factor + lanes->odd;
+    for (size_t c = 0; c < args->dv; c += VN) {
+        vf x[VN];
+        size_t n = args->dv - c < VN ? args->dv - c : VN;
+        LATHE_UNROLL
+        for (size_t i = 0; i < VN; i++)
+            x[i] = v_fma(v_load(s->total + ((c + i) * vectors + g) * VN) * inverse, v_set1(s->v_scale[c + i]),
+                         v_set1(s->v_middle[c + i]));
+        v_transpose(x);
+        float *out = args->out + q0 * args->ldo + c;
+        LATHE_UNROLL
+        for (size_t r = 0; r < VN; r++, out += args->ldo) {
+            if (r >= count)
+                continue;
+            if (n == VN)
+                v_store(out, x[r]);
+            else
+                v_store_n(out, x[r], n);
+        }
+    }
+    if (s->plain && !args->no_key)
+        return;
+    float top[VN], odd[VN];
+    v_store(top, lanes->top);
+    v_store(odd, lanes->odd);
+    for (size_t r = 0; r < count; r++) {
+        bool any = top[r] > -__builtin_inff() || odd[r] != 0.0f;
         if (args->no_key)
-            args->no_key[q0 + r] = !some[r];
+            args->no_key[q0 + r] = !any;
+        if (!any)
+            memset(args->out + (q0 + r) * args->ldo, 0, args->dv * sizeof(float));
+    }
+}
+
+/* `count` queries from q0 on, at most `vectors` vectors. */
+AQ8_INLINE void aq8_tile(const size_t vectors, const struct aq8 *s, size_t q0, size_t count) {
+    struct aq8_lanes lanes[AQ8_VECTORS];
+    size_t from, to, counts[AQ8_VECTORS];
+    aq8_span(s, q0, count, &from, &to);
+    for (size_t g = 0; g < vectors; g++) {
+        counts[g] = count - g * VN < VN ? count - g * VN : VN;
+        aq8_pack_queries(s, q0 + g * VN, counts[g], g, vectors, &lanes[g]);
     }
     for (size_t b = from; b < to;) {
-        size_t end = (b / LATHE_ATTENTION_KEYS + 1) * LATHE_ATTENTION_KEYS;
+        size_t end = (b / LATHE_Q8_BLOCK + 1) * LATHE_Q8_BLOCK;
+        vi tops[AQ8_VECTORS];
         end = end < to ? end : to;
-        for (size_t c = 0; c < s->columns; c += 2 * VN) {
-            aq8_values(compiled, s, b, end, c, sums);
-            aq8_finish(rows, s, q0, c, b == from, end == to, sums, inverse);
+        aq8_scores(vectors, s, b, b + aq8_padded(end - b, AQ8_TILE), tops);
+        for (size_t g = 0; g < vectors; g++) {
+            vf before = lanes[g].top;
+            lanes[g].top = s->plain ? v_max(vi_as_float(tops[g]), before)
+                                    : aq8_mask(s, q0 + g * VN, counts[g], g, vectors, b, end, &lanes[g]);
+            vf x = before - lanes[g].top;
+            if (!s->args->bias)
+                x = x * lanes[g].a;
+            lanes[g].shrink = v_select(v_lt(v_set1(-__builtin_inff()), before), aq8_power(x), v_set1(0.0f));
         }
+        if (s->plain)
+            aq8_softmax(vectors, true, s, b, end, lanes);
+        else
+            aq8_softmax(vectors, false, s, b, end, lanes);
+        aq8_values(vectors, s, b, end, b == from, lanes);
         b = end;
     }
-    for (size_t r = 0; r < rows; r++)
-        if (!some[r])
-            memset(args->out + (q0 + r) * args->ldo, 0, args->dv * sizeof(float));
+    for (size_t g = 0; g < vectors; g++)
+        aq8_put(s, q0 + g * VN, counts[g], g, vectors, &lanes[g]);
+}
+static __attribute__((noinline)) void aq8_tile_1(const struct aq8 *s, size_t q0, size_t count) {
+    aq8_tile(1, s, q0, count);
+}
+static __attribute__((noinline)) void aq8_tile_2(const struct aq8 *s, size_t q0, size_t count) {
+    aq8_tile(2, s, q0, count);
 }
 
 static inline void *aq8_take(char **at, size_t bytes) {
@@ -423,13 +493,10 @@ static inline void *aq8_take(char **at, size_t bytes) {
 }
 
 void AQ8_NAME(const struct lathe_attention_f32_args *args) {
-    struct aq8 s = {.args = args};
-    size_t d = (args->d + AQ8_CHUNK - 1) / AQ8_CHUNK * AQ8_CHUNK;
-    s.steps = (args->d + AQ8_CPD - 1) / AQ8_CPD;
-    s.ld_q = d / AQ8_CPD;
-    s.columns = (args->dv + 2 * VN - 1) / (2 * VN) * (2 * VN);
-    s.keys = (args->nk + AQ8_GROUP - 1) / AQ8_GROUP * AQ8_GROUP;
-    s.ld_strip = s.keys + 16;
+    struct aq8 s = {.args = args, .keys = args->nk};
+    size_t d = aq8_padded(args->d, VN), rows = aq8_padded(args->nk, AQ8_GROUP);
+    s.steps = d / AQ8_CPD;
+    s.columns = aq8_padded(args->dv, VN);
     char *at = args->scratch;
     at += (64 - (size_t)at % 64) % 64;
     s.k_low = aq8_take(&at, d * sizeof(float));
@@ -439,17 +506,40 @@ void AQ8_NAME(const struct lathe_attention_f32_args *args) {
     s.v_scale = aq8_take(&at, s.columns * sizeof(float));
     s.v_inverse = aq8_take(&at, s.columns * sizeof(float));
     s.v_middle = aq8_take(&at, s.columns * sizeof(float));
-    s.q = aq8_take(&at, AQ8_ROWS * d / AQ8_CPD * sizeof *s.q);
-    s.total = aq8_take(&at, AQ8_ROWS * s.columns * sizeof(float));
-    s.strip = aq8_take(&at, AQ8_ROWS * s.ld_strip * sizeof(float));
-    s.k = aq8_take(&at, s.keys * s.steps * sizeof *s.k);
-    s.v = aq8_take(&at, s.keys / 2 * s.columns * sizeof *s.v);
+    s.lines = aq8_take(&at, d * VN * sizeof(float));
+    s.q = aq8_take(&at, s.steps * AQ8_VECTORS * VN * sizeof *s.q);
+    s.total = aq8_take(&at, s.columns * AQ8_VECTORS * VN * sizeof(float));
+    s.strip = aq8_take(&at, LATHE_Q8_BLOCK * AQ8_VECTORS * VN * sizeof(float));
+    s.k = aq8_take(&at, rows * s.steps * sizeof *s.k);
+    s.v = aq8_take(&at, rows / AQ8_CPD * s.columns * sizeof *s.v);
+    if (args->keys) {
+        int32_t *index = aq8_take(&at, rows * sizeof *index);
+        size_t n = 0;
+        for (size_t j = 0; j < args->nk; j++)
+            if (args->keys[j])
+                index[n++] = (int32_t)j;
+        s.index = n < args->nk ? index : NULL;
+        s.keys = n;
+    }
+    if (!s.keys) {
+        for (size_t i = 0; i < args->nq; i++) {
+            memset(args->out + i * args->ldo, 0, args->dv * sizeof(float));
+            if (args->no_key)
+                args->no_key[i] = 1;
+        }
+        return;
+    }
     aq8_pack_head(&s);
-    bool plain = !args->bias && !args->allow && !args->keys && !args->first && !args->last;
-    for (size_t q0 = 0, rows; q0 < args->nq; q0 += rows) {
-        size_t left = args->nq - q0, compiled = AQ8_TILE(left);
-        rows = left < compiled ? left : compiled;
-        aq8_tile(rows, compiled, &s, q0, plain);
+    /* bytes that are those of the keys, the same for all queries, say nothing new */
+    s.plain = !args->bias && (!args->allow || (args->allow == args->keys && !args->ld_allow)) && !args->first &&
+              !args->last;
+    for (size_t q0 = 0, count; q0 < args->nq; q0 += count) {
+        size_t left = args->nq - q0;
+        count = left < AQ8_VECTORS * VN ? left : AQ8_VECTORS * VN;
+        if (count > VN)
+            aq8_tile_2(&s, q0, count);
+        else
+            aq8_tile_1(&s, q0, count);
     }
 }
 #endif

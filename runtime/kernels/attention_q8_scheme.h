@@ -1,36 +1,46 @@
 /* attention_q8: the scheme, and the numbers that all rows of the table share.
  *
- * One head of one sequence, with columns c of the head, keys j and queries i:
+ * One head of one sequence, with columns c of the head, keys j and queries i; keys that `keys` masks are left out, the
+ * others are numbered without gaps:
  *   keys     u[j][c] = round((k[j][c] - low[c]) / ks[c]), 0 to 254; low and ks = range / 254 are the column's over
- *            the keys that `keys` leaves. What low adds to the scores of a query is the same for all keys: softmax
- *            does not see it.
+ *            the keys. What low adds to the scores of a query is the same for all keys: softmax does not see it.
  *   queries  s[i][c] = round(q[i][c] ks[c] / qs[i]), -127 to 127; qs = the row's largest magnitude / 127
- *   scores   S[i][j] = sum over c of s u, exact in integers; a[i] = qs[i] scale log2(e);
- *            x = (S - largest S) a, or with a bias x = (S a + bias log2(e)) - the largest of these
- *   weights  p[i][j] = round(LATHE_Q8_TOP 2^x), 2^x by a cubic polynomial (relative error 7.5e-5);
- *            0 where a mask says so
- *   values   w[j][c] = round((v[j][c] - low[c]) / vs[c]) - 1023; vs = range / 2046 of the column
- *   outputs  (sum over j of p w / sum over j of p) vs[c] + (low[c] + 1023 vs[c])
+ *   scores   S[i][j] = sum over c of s u, exact in integers; a[i] = qs[i] scale log2(e), at most LATHE_Q8_STEEP
+ *   weights  of LATHE_Q8_BLOCK keys: y = round(4096 (T - S) a), 0 to 65535, T the largest S of this block and those
+ *            before, or with a bias y = round(4096 (T - (S a + bias log2(e)))), T the largest of these;
+ *            e = LATHE_Q8_WEIGHT 2^-(y / 4096) in integers of 16 bits, by a polynomial of second degree (relative
+ *            error 1.7e-3); 0 where a mask says so
+ *            p[i][j] = the high byte of e + r, r the low byte that was left over at key j - 2; half a step at first.
+ *            So what rounding takes from one key is given to the next but one, and no sum is lost
+ *   values   w[j][c] = round((v[j][c] - low[c]) / vs[c]) - 128; vs = range / 255 of the column
+ *   outputs  (sum over j of p w / sum over j of p) vs[c] + (low[c] + 128 vs[c]); sums of a block are exact, those of
+ *            the blocks before are scaled in f32 whenever T grows
  *
- * p has 13 bits and w 11, so that sums over LATHE_ATTENTION_KEYS keys fit 32 bits; those of the blocks are added in
- * f32. Weights of 8 bits would lose the many small ones: on texts of 512 tokens (minilm-l6) that costs 7e-4 of cosine,
- * as much as all linear layers in 8 bits; this scheme costs 8e-6.
+ * Weights of 8 bits each rounded for itself would lose the many small ones: on texts of 512 tokens (minilm-l6) that
+ * costs 7e-4 of cosine, as much as all linear layers in 8 bits; with what is left over handed on it costs 6e-5.
  *
- * Every operation on floats is one IEEE operation, those of the polynomial are fused multiply-adds: all rows of the
- * table give the same bits. A NaN or an infinity in k makes all outputs NaN, in q those of its row, in v those of its
- * column. */
+ * Every operation on floats is one IEEE operation, where FMA is written a fused one: all rows of the table give the
+ * same bits. A NaN or an infinity in k makes all outputs NaN, in q those of its row, in v those of its column. */
 #ifndef LATHE_ATTENTION_Q8_SCHEME_H
 #define LATHE_ATTENTION_Q8_SCHEME_H
 
-#define LATHE_Q8_TOP   8190.0f
 #define LATHE_Q8_KEY   254.0f /* largest key; even: the middle of a range is a level */
-#define LATHE_Q8_VALUE 1023   /* largest magnitude of a value */
+#define LATHE_Q8_VALUE 255.0f /* largest value before 128 is taken off */
+#define LATHE_Q8_STEEP 0.0625f /* y stays below 2^31; so steep a softmax has one weight */
 
-/* 2^r LATHE_Q8_TOP for |r| <= 1/2: our own minimax fit. r is x - round(x), which is exact. */
-#define LATHE_Q8_EXP2_0 (0.99992807f * LATHE_Q8_TOP)
-#define LATHE_Q8_EXP2_1 (0.69326099f * LATHE_Q8_TOP)
-#define LATHE_Q8_EXP2_2 (0.24261123f * LATHE_Q8_TOP)
-#define LATHE_Q8_EXP2_3 (0.05517171f * LATHE_Q8_TOP)
+/* 2^-f LATHE_Q8_WEIGHT = WEIGHT - f (EXP2_1 - f EXP2_2), f of 16 bits, products cut to their high 16: our own fit, never
+ * above WEIGHT. WEIGHT + 255 fits 16 bits. */
+#define LATHE_Q8_WEIGHT   65280
+#define LATHE_Q8_EXP2_1   43554
+#define LATHE_Q8_EXP2_2   11028
+#define LATHE_Q8_DISTANCE 4096.0f
+#define LATHE_Q8_FAR      65535.0f /* the largest y: a weight of 0 */
+
+/* 2^r for |r| <= 1/2, for sums of blocks: our own minimax fit, relative error 7.5e-5. */
+#define LATHE_Q8_POWER_0 0.99992807f
+#define LATHE_Q8_POWER_1 0.69326099f
+#define LATHE_Q8_POWER_2 0.24261123f
+#define LATHE_Q8_POWER_3 0.05517171f
 
 #define LATHE_Q8_LOG2_E 1.44269504f
 
@@ -51,23 +61,21 @@ static inline vf attention_q8_column(vf lo, vf hi, vf bad, float levels, vf *inv
     return v_select(finite, scale, v_set1(__builtin_nanf("")));
 }
 
-struct attention_q8_row {
-    float inverse; /* of the scale of s */
-    float c;       /* never 0, so that -inf stays -inf */
-    float factor;  /* NaN when the row has one, else 1 */
+/* Queries, one a lane, from their largest magnitude after ks; `bad` is 0 or NaN. */
+struct attention_q8_query {
+    vf inverse; /* of the scale of s; 0 for a row of zeros or one that is no number */
+    vf a;       /* never 0, so that -inf stays -inf */
+    vf factor;  /* NaN when the row has one, else 1 */
 };
-static inline struct attention_q8_row attention_q8_row(float largest, float bad, float scale) {
-    struct attention_q8_row row = {.inverse = 0.0f, .c = 1.0f, .factor = 1.0f};
+static inline struct attention_q8_query attention_q8_query(vf largest, vf bad, float scale) {
+    struct attention_q8_query query;
     largest = largest + bad;
-    if (!(largest < __builtin_inff())) {
-        row.factor = __builtin_nanf("");
-    } else if (largest > LATHE_Q8_NO_RANGE) {
-        float qs = largest / 127.0f;
-        row.inverse = 1.0f / qs;
-        row.c = qs * (scale * LATHE_Q8_LOG2_E);
-        row.c = row.c > 1e-37f ? row.c : 1e-37f;
-        row.c = row.c < 1e37f ? row.c : 1e37f;
-    }
-    return row;
+    vm some = v_lt(v_set1(LATHE_Q8_NO_RANGE), largest), finite = v_lt(largest, v_set1(__builtin_inff()));
+    vf size = largest / v_set1(127.0f), none = v_set1(0.0f), steep = v_set1(LATHE_Q8_STEEP);
+    vf a = v_min(v_max(size * v_set1(scale * LATHE_Q8_LOG2_E), v_set1(1e-37f)), steep);
+    query.inverse = v_select(finite, v_select(some, v_set1(1.0f) / size, none), none);
+    query.a = v_select(finite, v_select(some, a, steep), steep);
+    query.factor = v_select(finite, v_set1(1.0f), v_set1(__builtin_nanf("")));
+    return query;
 }
 #endif

@@ -23,39 +23,45 @@ static inline float fused(float a, float b, float c) {
 #endif
 }
 
-/* round(LATHE_Q8_TOP 2^x) for x <= 0. */
-static inline int32_t weight(float x) {
-    if (!(x > -40.0f))
-        return 0;
+/* 2^x for x <= 0: 1 for 0, next to nothing below -40. */
+static inline float power(float x) {
+    x = v_max(x, -40.0f);
     float n = v_round(x), r = x - n;
-    float p = fused(fused(fused(LATHE_Q8_EXP2_3, r, LATHE_Q8_EXP2_2), r, LATHE_Q8_EXP2_1), r, LATHE_Q8_EXP2_0);
-    return nearest(v_scale1(p, n));
+    float p = fused(fused(LATHE_Q8_POWER_3, r, LATHE_Q8_POWER_2), r, LATHE_Q8_POWER_1);
+    return x < 0.0f ? v_scale1(fused(p, r, LATHE_Q8_POWER_0), n) : 1.0f;
+}
+
+/* The weight of a key at distance y from the largest score, in 16 bits. */
+static inline uint32_t weight(float y) {
+    y = v_max(v_min(y, LATHE_Q8_FAR), 0.0f);
+    uint32_t whole = (uint32_t)nearest(y), f = whole << 4 & 0xffffu;
+    return (LATHE_Q8_WEIGHT - (f * (LATHE_Q8_EXP2_1 - (f * LATHE_Q8_EXP2_2 >> 16)) >> 16)) >> (whole >> 12);
 }
 
 struct head {
     const struct lathe_attention_f32_args *args;
     float *k_low, *k_scale, *k_inverse, *v_low, *v_scale, *v_inverse;
-    uint8_t *k; /* [nk][d] */
-    int16_t *v; /* [nk][dv] */
-    float *scores;
-    float factor; /* NaN when a key has one, else 1 */
+    size_t keys;      /* that take part */
+    int32_t *index;   /* of these */
+    uint8_t *k;       /* [keys][d] */
+    int8_t *v;        /* [keys][dv] */
+    float *scores;    /* of a block */
+    uint8_t *weights; /* the same */
+    int8_t *q;        /* [d] */
+    float *total;     /* [dv] */
+    float factor;     /* NaN when a key has one, else 1 */
 };
-
-static bool takes_part(const struct head *h, size_t j) {
-    return !h->args->keys || h->args->keys[j];
-}
 
 static void columns(const struct head *h, const float *x, size_t ldx, size_t n, float levels, float *low, float *scale,
                     float *inverse) {
     for (size_t c = 0; c < n; c++) {
         float lo = __builtin_inff(), hi = -__builtin_inff(), bad = 0.0f;
-        for (size_t j = 0; j < h->args->nk; j++)
-            if (takes_part(h, j)) {
-                float v = x[j * ldx + c];
-                lo = v_min(v, lo);
-                hi = v_max(v, hi);
-                bad += v * 0.0f;
-            }
+        for (size_t j = 0; j < h->keys; j++) {
+            float v = x[(size_t)h->index[j] * ldx + c];
+            lo = v_min(v, lo);
+            hi = v_max(v, hi);
+            bad += v * 0.0f;
+        }
         low[c] = lo;
         scale[c] = attention_q8_column(lo, hi, bad, levels, &inverse[c]);
     }
@@ -63,57 +69,109 @@ static void columns(const struct head *h, const float *x, size_t ldx, size_t n, 
 
 static void quantize_head(struct head *h) {
     const struct lathe_attention_f32_args *args = h->args;
+    h->keys = 0;
+    for (size_t j = 0; j < args->nk; j++)
+        if (!args->keys || args->keys[j])
+            h->index[h->keys++] = (int32_t)j;
     columns(h, args->k, args->ldk, args->d, LATHE_Q8_KEY, h->k_low, h->k_scale, h->k_inverse);
-    columns(h, args->v, args->ldv, args->dv, 2.0f * LATHE_Q8_VALUE, h->v_low, h->v_scale, h->v_inverse);
+    columns(h, args->v, args->ldv, args->dv, LATHE_Q8_VALUE, h->v_low, h->v_scale, h->v_inverse);
     h->factor = 1.0f;
     for (size_t c = 0; c < args->d; c++)
         h->factor += h->k_scale[c] * 0.0f;
-    for (size_t j = 0; j < args->nk; j++) {
-        bool part = takes_part(h, j);
+    for (size_t j = 0; j < h->keys; j++) {
+        const float *k = args->k + (size_t)h->index[j] * args->ldk, *v = args->v + (size_t)h->index[j] * args->ldv;
         for (size_t c = 0; c < args->d; c++) {
-            float t = (args->k[j * args->ldk + c] - h->k_low[c]) * h->k_inverse[c];
-            h->k[j * args->d + c] = (uint8_t)(part ? nearest(v_max(v_min(t, LATHE_Q8_KEY), 0.0f)) : 0);
+            float t = (k[c] - h->k_low[c]) * h->k_inverse[c];
+            h->k[j * args->d + c] = (uint8_t)nearest(v_max(v_min(t, LATHE_Q8_KEY), 0.0f));
         }
         for (size_t c = 0; c < args->dv; c++) {
-            float t = (args->v[j * args->ldv + c] - h->v_low[c]) * h->v_inverse[c];
-            t = v_max(v_min(t, 2.0f * LATHE_Q8_VALUE), 0.0f);
-            h->v[j * args->dv + c] = (int16_t)(part ? nearest(t) - LATHE_Q8_VALUE : 0);
+            float t = (v[c] - h->v_low[c]) * h->v_inverse[c];
+            h->v[j * args->dv + c] = (int8_t)(nearest(v_max(v_min(t, LATHE_Q8_VALUE), 0.0f)) - 128);
         }
     }
 }
 
 static bool allowed(const struct head *h, size_t i, size_t j) {
     const struct lathe_attention_f32_args *args = h->args;
-    return takes_part(h, j) && (!args->allow || args->allow[i * args->ld_allow + j]) &&
-           (!args->first || (int64_t)j >= args->first[i]) && (!args->last || (int64_t)j < args->last[i]);
+    return (!args->allow || args->allow[i * args->ld_allow + j]) && (!args->first || (int64_t)j >= args->first[i]) &&
+           (!args->last || (int64_t)j < args->last[i]);
 }
 
-/* Scores of a query into h->scores, with -inf for keys that are masked; their largest. A bias that is no number or +inf
- * makes the query `odd`: its outputs are NaN. */
-static float score_query(const struct head *h, size_t i, struct attention_q8_row *row, bool *odd) {
-    const struct lathe_attention_f32_args *args = h->args;
-    const float *q = args->q + i * args->ldq;
-    float largest = 0.0f, bad = 0.0f, top = -__builtin_inff();
-    for (size_t c = 0; c < args->d; c++) {
+static struct attention_q8_query quantize_query(const struct head *h, const float *q) {
+    float largest = 0.0f, bad = 0.0f;
+    for (size_t c = 0; c < h->args->d; c++) {
         float t = q[c] * h->k_scale[c];
         largest = v_max(v_abs(t), largest);
         bad += t * 0.0f;
     }
-    *row = attention_q8_row(largest, bad, args->scale);
-    for (size_t j = 0; j < args->nk; j++) {
+    struct attention_q8_query query = attention_q8_query(largest, bad, h->args->scale);
+    for (size_t c = 0; c < h->args->d; c++)
+        h->q[c] = (int8_t)(query.inverse != 0.0f ? nearest(q[c] * h->k_scale[c] * query.inverse) : 0);
+    return query;
+}
+
+/* Scores of a query for keys [from, to) into h->scores, with -inf for keys that are masked; the largest of them and
+ * `top`. A bias that is no number or +inf makes the query `odd`: its outputs are NaN. */
+static float score_block(const struct head *h, size_t i, size_t from, size_t to, float a, float top, bool *odd) {
+    const struct lathe_attention_f32_args *args = h->args;
+    for (size_t j = from; j < to; j++) {
+        size_t key = (size_t)h->index[j];
         int32_t sum = 0;
-        for (size_t c = 0; row->inverse != 0.0f && c < args->d; c++)
-            sum += nearest(q[c] * h->k_scale[c] * row->inverse) * h->k[j * args->d + c];
-        float s = (float)sum;
-        if (args->bias) {
-            s = s * row->c + args->bias[i * args->ldb + j] * LATHE_Q8_LOG2_E;
-            *odd = *odd || (allowed(h, i, j) && !(s < __builtin_inff()));
-        }
-        s = allowed(h, i, j) ? s : -__builtin_inff();
-        h->scores[j] = s;
+        for (size_t c = 0; c < args->d; c++)
+            sum += h->q[c] * h->k[j * args->d + c];
+        float s = LATHE_Q8_BASE + (float)sum;
+        if (args->bias)
+            s = (float)sum * a + args->bias[i * args->ldb + key] * LATHE_Q8_LOG2_E;
+        s = allowed(h, i, key) ? s : -__builtin_inff();
+        *odd = *odd || !(s < __builtin_inff());
+        h->scores[j - from] = s;
         top = v_max(s, top);
     }
     return top;
+}
+
+/* Scores become weights; returns their sum. */
+static int32_t weigh_block(const struct head *h, size_t count, float a, float top) {
+    uint32_t carry[2] = {128, 128};
+    int32_t sum = 0;
+    for (size_t j = 0; j < count; j++) {
+        float s = h->scores[j], y = LATHE_Q8_FAR;
+        if (s > -__builtin_inff())
+            y = h->args->bias ? (top - s) * LATHE_Q8_DISTANCE
+                              : fused(-s, a * LATHE_Q8_DISTANCE, top * (a * LATHE_Q8_DISTANCE));
+        uint32_t e = weight(y) + carry[j & 1];
+        carry[j & 1] = e & 0xffu;
+        h->weights[j] = (uint8_t)(e >> 8);
+        sum += h->weights[j];
+    }
+    return sum;
+}
+
+static void put_query(const struct head *h, size_t i) {
+    const struct lathe_attention_f32_args *args = h->args;
+    struct attention_q8_query query = quantize_query(h, args->q + i * args->ldq);
+    float top = -__builtin_inff(), sum = 0.0f, *out = args->out + i * args->ldo;
+    bool odd = false;
+    for (size_t b = 0; b < h->keys; b += LATHE_Q8_BLOCK) {
+        size_t end = h->keys - b < LATHE_Q8_BLOCK ? h->keys : b + LATHE_Q8_BLOCK;
+        float before = top, shrink = 0.0f;
+        top = score_block(h, i, b, end, query.a, before, &odd);
+        if (before > -__builtin_inff())
+            shrink = power(args->bias ? before - top : (before - top) * query.a);
+        sum = fused(sum, shrink, (float)weigh_block(h, end - b, query.a, top));
+        for (size_t c = 0; c < args->dv; c++) {
+            int32_t acc = 0;
+            for (size_t j = b; j < end; j++)
+                acc += h->weights[j - b] * h->v[j * args->dv + c];
+            h->total[c] = b ? fused(h->total[c], shrink, (float)acc) : (float)acc;
+        }
+    }
+    bool any = odd || top > -__builtin_inff();
+    if (args->no_key)
+        args->no_key[i] = !any;
+    float inverse = odd ? __builtin_nanf("") : 1.0f / sum * (query.factor * h->factor);
+    for (size_t c = 0; c < args->dv; c++)
+        out[c] = any ? fused(h->total[c] * inverse, h->v_scale[c], h->v_low[c] + h->v_scale[c] * 128.0f) : 0.0f;
 }
 
 void lathe_attention_q8__c(const struct lathe_attention_f32_args *args) {
@@ -125,38 +183,16 @@ void lathe_attention_q8__c(const struct lathe_attention_f32_args *args) {
     h.v_low = h.k_inverse + d;
     h.v_scale = h.v_low + dv;
     h.v_inverse = h.v_scale + dv;
-    h.scores = h.v_inverse + dv;
-    h.v = (int16_t *)(void *)(h.scores + nk);
-    h.k = (uint8_t *)(h.v + nk * dv);
+    h.total = h.v_inverse + dv;
+    h.scores = h.total + dv;
+    h.index = (int32_t *)(void *)(h.scores + LATHE_Q8_BLOCK);
+    h.weights = (uint8_t *)(h.index + nk);
+    h.q = (int8_t *)(h.weights + LATHE_Q8_BLOCK);
+    h.k = (uint8_t *)(h.q + d);
+    h.v = (int8_t *)(h.k + nk * d);
     quantize_head(&h);
-    for (size_t i = 0; i < args->nq; i++) {
-        struct attention_q8_row row;
-        bool odd = false;
-        float top = score_query(&h, i, &row, &odd), *out = args->out + i * args->ldo, by = args->bias ? 1.0f : row.c;
-        bool any = odd || top > -__builtin_inff();
-        int64_t sum = 0;
-        if (args->no_key)
-            args->no_key[i] = !any;
-        for (size_t j = 0; any && j < nk; j++) {
-            int32_t p = odd ? 0 : weight((h.scores[j] - top) * by);
-            sum += p;
-            memcpy(&h.scores[j], &p, sizeof p);
-        }
-        float inverse = odd ? __builtin_nanf("") : 1.0f / (float)sum * (row.factor * h.factor);
-        for (size_t c = 0; c < dv; c++) {
-            float total = 0.0f;
-            for (size_t j0 = 0; any && j0 < nk; j0 += LATHE_ATTENTION_KEYS) {
-                int32_t acc = 0;
-                for (size_t j = j0; j < nk && j < j0 + LATHE_ATTENTION_KEYS; j++) {
-                    int32_t p;
-                    memcpy(&p, &h.scores[j], sizeof p);
-                    acc += p * h.v[j * dv + c];
-                }
-                total = total + (float)acc;
-            }
-            out[c] = any ? total * inverse * h.v_scale[c] + (h.v_low[c] + h.v_scale[c] * (float)LATHE_Q8_VALUE) : 0.0f;
-        }
-    }
+    for (size_t i = 0; i < args->nq; i++)
+        put_query(&h, i);
 }
 
 size_t lathe_attention_q8_scratch(size_t nq, size_t nk, size_t d, size_t dv) {
@@ -164,9 +200,10 @@ size_t lathe_attention_q8_scratch(size_t nq, size_t nk, size_t d, size_t dv) {
     (void)nq;                             /* a few queries at a time */
     if (nk > limit || d > limit || dv > limit)
         return SIZE_MAX;
-    uint64_t keys = ((uint64_t)nk + 31) / 32 * 32, dp = ((uint64_t)d + 63) / 64 * 64,
-             dvp = ((uint64_t)dv + 31) / 32 * 32;
-    uint64_t floats = 3 * (dp + dvp) + LATHE_ATTENTION_Q8_ROWS * (keys + 16 + dvp);
-    uint64_t bytes = floats * 4 + keys * 2 * (dp + dvp) + LATHE_ATTENTION_Q8_ROWS * 2 * dp + 64 * 16;
+    uint64_t keys = ((uint64_t)nk + 15) / 16 * 16, dp = ((uint64_t)d + 15) / 16 * 16,
+             dvp = ((uint64_t)dv + 15) / 16 * 16;
+    /* columns; lines and words of queries; totals and the strip; keys and values of up to 16 bits; index */
+    uint64_t bytes = (3 * dp + 4 * dvp) * 4 + (16 + LATHE_Q8_QUERIES / 4) * dp * 4 +
+                     LATHE_Q8_QUERIES * (dvp + LATHE_Q8_BLOCK) * 4 + keys * 2 * (dp + dvp) + keys * 4 + 64 * 16;
     return bytes > SIZE_MAX ? SIZE_MAX : (size_t)bytes;
 }

@@ -27,6 +27,9 @@ static inline vi vi_sub(vi a, vi b) {
 static inline vi vi_mul(vi a, vi b) {
     return _mm512_mullo_epi32(a, b);
 }
+static inline vi vi_max(vi a, vi b) {
+    return _mm512_max_epi32(a, b);
+}
 static inline vf v_from_i32(vi x) {
     return _mm512_cvtepi32_ps(x);
 }

@@ -33,7 +33,7 @@ struct attention_case {
 static const struct attention_case cases[] = {
     {"plain", X RESULT "(%x, %x, %x) " HEADS "}\n" OUT, VNNI, NULL, 1, "u8 keys a column"},
     {"AVX-VNNI", X RESULT "(%x, %x, %x) " HEADS "}\n" OUT, LATHE_CPU_MASK(LATHE_CPU_AVX_VNNI), NULL, 1,
-     "13-bit weights"},
+     "8-bit weights"},
     {"a target without dot products", X RESULT "(%x, %x, %x) " HEADS "}\n" OUT, LATHE_CPU_MASK(LATHE_CPU_AVX2), NULL, 0,
      "which the target lacks"},
     {"left out for the accuracy", X RESULT "(%x, %x, %x) " HEADS "}\n" OUT, VNNI, "too far off", 0, "too far off"},

@@ -1,18 +1,32 @@
-/* attention_q8 for AVX2: keys and queries in 16 bits too, products in pairs. */
+/* attention_q8 for AVX2: everything in 16 bits, products in pairs. */
 #include "attention_q8_avx2.h"
 
 #define AQ8_NAME lathe_attention_q8__avx2
 #define AQ8_CPD  2
-static inline vi aq8_pack_key(const vf x[2]) {
-    return aq8_pack_words(x);
+
+/* 16 bits do not bound what is no number: sums would leave the range of scores. */
+static inline void aq8_store_key(int32_t *p, vf x) {
+    vi key = vi_round(v_min(v_max(x, v_set1(0.0f)), v_set1(LATHE_Q8_KEY)));
+    key = _mm256_permute4x64_epi64(_mm256_packs_epi32(key, key), 0xd8);
+    _mm_storeu_si128((__m128i *)(void *)p, _mm256_castsi256_si128(key));
 }
-static inline vi aq8_pack_query(const vf x[2]) {
-    return aq8_pack_words(x);
+static inline vi aq8_join(const vi x[2]) {
+    vi low = _mm256_set1_epi32(-128), high = _mm256_set1_epi32(127);
+    vi a = _mm256_min_epi32(_mm256_max_epi32(x[0], low), high), b = _mm256_min_epi32(_mm256_max_epi32(x[1], low), high);
+    return _mm256_blend_epi16(a, _mm256_slli_epi32(b, 16), 0xaa);
 }
-static inline vi aq8_dot_pair(vi acc, vi a, vi b) {
+static inline void aq8_weigh(const vf y[4], vi *carry, vi *words) {
+    const vi pairs = _mm256_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15, 0, 1, 8, 9, 2, 3, 10, 11, 4, 5,
+                                      12, 13, 6, 7, 14, 15);
+    vi weights[2];
+    weigh(y, carry, weights);
+    words[0] = _mm256_shuffle_epi8(weights[0], pairs);
+    words[1] = _mm256_shuffle_epi8(weights[1], pairs);
+}
+static inline vi aq8_dot_value(vi acc, vi a, vi b) {
     return _mm256_add_epi32(acc, _mm256_madd_epi16(a, b));
 }
-static inline vi aq8_dot_key(vi acc, vi keys, vi query) {
-    return aq8_dot_pair(acc, keys, query);
+static inline vi aq8_dot_key(vi acc, vi key, vi query) {
+    return aq8_dot_value(acc, key, query);
 }
 #include "attention_q8_body.h"

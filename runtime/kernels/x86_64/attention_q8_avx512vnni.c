@@ -1,48 +1,43 @@
-/* attention_q8 for AVX-512 with VNNI: 14 queries by 32 keys or columns, 28 sums in registers. */
+/* attention_q8 for AVX-512 with VNNI: 32 queries by 8 keys or columns, 16 sums in registers. */
 #include "veci_avx512.h"
 
 #include "attention_q8_scheme.h"
 
-static inline vi aq8_pack_words(const vf x[2]) {
-    const vi order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
-    return _mm512_permutexvar_epi64(order, _mm512_packs_epi32(vi_round(x[0]), vi_round(x[1])));
-}
-static inline vi aq8_pack_weights(vf a, vf b) {
-    return aq8_pack_words((const vf[2]){a, b});
-}
-static inline vi aq8_pair(vi a, vi b) {
-    return _mm512_mask_blend_epi16(0xaaaaaaaau, a, _mm512_slli_epi32(b, 16));
-}
-static inline vf aq8_exp2(vf x) {
-    x = _mm512_max_ps(x, _mm512_set1_ps(-40.0f));
-    vf n = v_round(x), r = x - n;
-    vf p = v_fma(v_set1(LATHE_Q8_EXP2_3), r, v_set1(LATHE_Q8_EXP2_2));
-    p = v_fma(p, r, v_set1(LATHE_Q8_EXP2_1));
-    return _mm512_scalef_ps(v_fma(p, r, v_set1(LATHE_Q8_EXP2_0)), n);
-}
-
-#define AQ8_ROWS    14
-#define AQ8_CASES   AQ8_CASE(2) AQ8_CASE(4) AQ8_CASE(8) AQ8_CASE(14)
-#define AQ8_TILE(n) ((n) <= 2 ? 2 : (n) <= 4 ? 4 : (n) <= 8 ? 8 : 14)
-
 #define AQ8_NAME lathe_attention_q8__avx512vnni
 #define AQ8_CPD  4
-/* Bytes of a lane of 16 are 4 of each vector; words of 4 columns are put in order. */
+#define AQ8_TILE 8
+
+/* Bytes of a lane of 16 are 4 of each vector; put beside each other what belongs to a word. */
 static inline vi words_in_order(vi x) {
-    return _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), x);
+    return _mm512_shuffle_epi8(
+        x, _mm512_set4_epi32(0x0f0b0703, 0x0e0a0602, 0x0d090501, 0x0c080400));
 }
-static inline vi aq8_pack_key(const vf x[4]) {
-    vi a = _mm512_packs_epi32(vi_round(x[0]), vi_round(x[1])), b = _mm512_packs_epi32(vi_round(x[2]), vi_round(x[3]));
-    return words_in_order(_mm512_packus_epi16(a, b));
+static inline void aq8_store_key(int32_t *p, vf x) {
+    _mm_storeu_si128((__m128i *)(void *)p, _mm512_cvtusepi32_epi8(vi_round(x)));
 }
-static inline vi aq8_pack_query(const vf x[4]) {
-    vi a = _mm512_packs_epi32(vi_round(x[0]), vi_round(x[1])), b = _mm512_packs_epi32(vi_round(x[2]), vi_round(x[3]));
-    return words_in_order(_mm512_packs_epi16(a, b));
+static inline vi aq8_join(const vi x[4]) {
+    return words_in_order(_mm512_packs_epi16(_mm512_packs_epi32(x[0], x[1]), _mm512_packs_epi32(x[2], x[3])));
 }
-static inline vi aq8_dot_key(vi acc, vi keys, vi query) {
-    return _mm512_dpbusd_epi32(acc, keys, query);
+static inline vi exp2_16(vi y) {
+    vi f = _mm512_slli_epi16(y, 4);
+    vi slope = _mm512_sub_epi16(_mm512_set1_epi16((int16_t)LATHE_Q8_EXP2_1),
+                                _mm512_mulhi_epu16(f, _mm512_set1_epi16(LATHE_Q8_EXP2_2)));
+    vi e = _mm512_sub_epi16(_mm512_set1_epi16((int16_t)LATHE_Q8_WEIGHT), _mm512_mulhi_epu16(f, slope));
+    return _mm512_srlv_epi16(e, _mm512_srli_epi16(y, 12));
 }
-static inline vi aq8_dot_pair(vi acc, vi a, vi b) {
-    return _mm512_dpwssd_epi32(acc, a, b);
+static inline void aq8_weigh(const vf y[4], vi *carry, vi *words) {
+    vi low = _mm512_set1_epi16(0xff);
+    vi a = exp2_16(_mm512_packus_epi32(vi_round(y[0]), vi_round(y[1])));
+    vi b = exp2_16(_mm512_packus_epi32(vi_round(y[2]), vi_round(y[3])));
+    a = _mm512_add_epi16(a, *carry);
+    b = _mm512_add_epi16(b, _mm512_and_si512(a, low));
+    *carry = _mm512_and_si512(b, low);
+    words[0] = words_in_order(_mm512_packus_epi16(_mm512_srli_epi16(a, 8), _mm512_srli_epi16(b, 8)));
+}
+static inline vi aq8_dot_key(vi acc, vi key, vi query) {
+    return _mm512_dpbusd_epi32(acc, key, query);
+}
+static inline vi aq8_dot_value(vi acc, vi weights, vi values) {
+    return _mm512_dpbusd_epi32(acc, weights, values);
 }
 #include "attention_q8_body.h"

@@ -1,23 +1,32 @@
-/* attention_q8 for CPUs with AVX-VNNI and no AVX-512: 6 queries by 16 keys or columns, 12 sums in registers. */
+/* attention_q8 for CPUs with AVX-VNNI and no AVX-512: 16 queries by 4 keys or columns, 8 sums in registers. */
 #include "attention_q8_avx2.h"
 
 #define AQ8_NAME lathe_attention_q8__avxvnni
 #define AQ8_CPD  4
+
+/* Bytes of a lane of 16 are 4 of each vector; put beside each other what belongs to a word. */
 static inline vi words_in_order(vi x) {
-    return _mm256_permutevar8x32_epi32(x, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    return _mm256_shuffle_epi8(x, _mm256_setr_epi32(0x0c080400, 0x0d090501, 0x0e0a0602, 0x0f0b0703, 0x0c080400,
+                                                    0x0d090501, 0x0e0a0602, 0x0f0b0703));
 }
-static inline vi aq8_pack_key(const vf x[4]) {
-    vi a = _mm256_packs_epi32(vi_round(x[0]), vi_round(x[1])), b = _mm256_packs_epi32(vi_round(x[2]), vi_round(x[3]));
-    return words_in_order(_mm256_packus_epi16(a, b));
+static inline void aq8_store_key(int32_t *p, vf x) {
+    vi key = vi_round(v_max(x, v_set1(0.0f)));
+    key = _mm256_permute4x64_epi64(_mm256_packs_epi32(key, key), 0xd8);
+    key = _mm256_packus_epi16(key, key);
+    _mm_storel_epi64((__m128i *)(void *)p, _mm256_castsi256_si128(key));
 }
-static inline vi aq8_pack_query(const vf x[4]) {
-    vi a = _mm256_packs_epi32(vi_round(x[0]), vi_round(x[1])), b = _mm256_packs_epi32(vi_round(x[2]), vi_round(x[3]));
-    return words_in_order(_mm256_packs_epi16(a, b));
+static inline vi aq8_join(const vi x[4]) {
+    return words_in_order(_mm256_packs_epi16(_mm256_packs_epi32(x[0], x[1]), _mm256_packs_epi32(x[2], x[3])));
 }
-static inline vi aq8_dot_key(vi acc, vi keys, vi query) {
-    return _mm256_dpbusd_avx_epi32(acc, keys, query);
+static inline void aq8_weigh(const vf y[4], vi *carry, vi *words) {
+    vi weights[2];
+    weigh(y, carry, weights);
+    words[0] = words_in_order(_mm256_packus_epi16(weights[0], weights[1]));
 }
-static inline vi aq8_dot_pair(vi acc, vi a, vi b) {
-    return _mm256_dpwssd_avx_epi32(acc, a, b);
+static inline vi aq8_dot_key(vi acc, vi key, vi query) {
+    return _mm256_dpbusd_avx_epi32(acc, key, query);
+}
+static inline vi aq8_dot_value(vi acc, vi weights, vi values) {
+    return _mm256_dpbusd_avx_epi32(acc, weights, values);
 }
 #include "attention_q8_body.h"
