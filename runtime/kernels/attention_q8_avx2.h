@@ -17,15 +17,17 @@ static inline vi exp2_16(vi y) {
     vi odd = _mm256_srlv_epi32(e, _mm256_srli_epi32(n, 16));
     return _mm256_blend_epi16(even, odd, 0xaa);
 }
-/* Weights of four keys, in 16 bits: of a lane of 16 bytes 4 numbers are one key's, 4 the next one's. */
-static inline void weigh(const vf y[4], vi *carry, vi weights[2]) {
-    vi low = _mm256_set1_epi16(0xff);
-    vi a = exp2_16(_mm256_packus_epi32(vi_round(y[0]), vi_round(y[1])));
-    vi b = exp2_16(_mm256_packus_epi32(vi_round(y[2]), vi_round(y[3])));
-    a = _mm256_add_epi16(a, *carry);
-    b = _mm256_add_epi16(b, _mm256_and_si256(a, low));
-    *carry = _mm256_and_si256(b, low);
-    weights[0] = _mm256_srli_epi16(a, 8);
-    weights[1] = _mm256_srli_epi16(b, 8);
+static inline void aq8_weigh(const vf y[4], vi e[2]) {
+    e[0] = exp2_16(_mm256_packus_epi32(vi_round(y[0]), vi_round(y[1])));
+    e[1] = exp2_16(_mm256_packus_epi32(vi_round(y[2]), vi_round(y[3])));
+}
+static inline vi aq8_add16(vi a, vi b) {
+    return _mm256_add_epi16(a, b);
+}
+static inline vi aq8_high(vi e) {
+    return _mm256_srli_epi16(e, 8);
+}
+static inline vi aq8_low(vi e) {
+    return _mm256_and_si256(e, _mm256_set1_epi16(0xff));
 }
 #endif

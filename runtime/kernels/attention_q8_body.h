@@ -6,8 +6,9 @@
  *                                  a divisor of VN
  *   aq8_store_key(p, x)            VN columns of a key, rounded half to even, from a vector of floats
  *   aq8_join(x)                    words of the AQ8_CPD vectors of integers x, signed, cut to what fits
- *   aq8_weigh(y, carry, words)     weights of four keys from their distances y; 4 / AQ8_CPD vectors of words. carry: what
- *                                  is left over at the last two keys, in 16 bits
+ *   aq8_weigh(y, e)                e of four keys from their distances y: two vectors of 16 bits
+ *   aq8_add16, aq8_high, aq8_low   sums of 16 bits; their high and low bytes
+ *   aq8_words(a, b, words)         such bytes of four keys as 4 / AQ8_CPD vectors of words
  *   aq8_dot_key(acc, key, query)   acc plus the AQ8_CPD products in each lane
  *   aq8_dot_value(acc, weights, values)   the same
  *
@@ -32,6 +33,7 @@
 
 #define AQ8_VECTORS 2 /* of queries in a tile, at most */
 #define AQ8_GROUP   16 /* keys are padded to whole groups */
+#define AQ8_REST    (LATHE_Q8_BLOCK / 2) /* line of the strip where the low bytes of few keys begin */
 
 struct aq8 {
     const struct lathe_attention_f32_args *args;
@@ -44,6 +46,7 @@ struct aq8 {
     float *lines; /* [d padded to VN][VN] */
     float *strip, *total;
     float factor; /* NaN when a key has one, else 1 */
+    bool fine;    /* at most LATHE_Q8_FINE keys: weights of 16 bits, their low bytes behind the strip's front */
     bool plain;   /* every query sees every key, and no bias */
 };
 
@@ -183,6 +186,14 @@ static __attribute__((noinline)) void aq8_pack_queries(const struct aq8 *s, size
 /* ---- products: `vectors` is a constant */
 #define AQ8_INLINE static inline __attribute__((always_inline))
 
+/* Or GCC gives the sums other registers in every step. */
+#define AQ8_KEEP(acc)                                                                                                  \
+    LATHE_UNROLL                                                                                                       \
+    for (size_t r = 0; r < AQ8_TILE; r++)                                                                              \
+        LATHE_UNROLL                                                                                                   \
+    for (size_t g = 0; g < vectors; g++)                                                                               \
+        __asm__("" : "+v"(acc[r][g]));
+
 /* Keys [from, to), whole tiles, into the strip from `from` on; tops[g] becomes the largest. */
 AQ8_INLINE void aq8_scores(const size_t vectors, const struct aq8 *s, size_t from, size_t to, vi *tops) {
     int32_t *out = (int32_t *)(void *)s->strip;
@@ -212,6 +223,7 @@ AQ8_INLINE void aq8_scores(const size_t vectors, const struct aq8 *s, size_t fro
                 for (size_t g = 0; g < vectors; g++)
                     acc[r][g] = aq8_dot_key(acc[r][g], key, word[g]);
             }
+            AQ8_KEEP(acc)
         }
         LATHE_UNROLL
         for (size_t r = 0; r < AQ8_TILE; r++)
@@ -226,13 +238,14 @@ AQ8_INLINE void aq8_scores(const size_t vectors, const struct aq8 *s, size_t fro
         tops[g] = most[g];
 }
 
-/* Weights of keys [from, to) times their values, added to the shrunk totals of the blocks before. */
-AQ8_INLINE void aq8_values(const size_t vectors, const struct aq8 *s, size_t from, size_t to, bool first,
-                           const struct aq8_lanes *lanes) {
+/* Weights of keys [from, to), from the front of `weights`, times their values, added to the shrunk totals of what was
+ * before. */
+AQ8_INLINE void aq8_values(const size_t vectors, const struct aq8 *s, const float *weights, size_t from, size_t to,
+                           bool first, const struct aq8_lanes *lanes) {
     size_t words = (to - from + 3) / 4 * (4 / AQ8_CPD), columns = s->columns;
     for (size_t c = 0; c < columns; c += AQ8_TILE) {
         vi acc[AQ8_TILE][AQ8_VECTORS];
-        const int32_t *p = (const int32_t *)(const void *)s->strip, *v = s->v + from / AQ8_CPD * columns + c;
+        const int32_t *p = (const int32_t *)(const void *)weights, *v = s->v + from / AQ8_CPD * columns + c;
         LATHE_UNROLL
         for (size_t r = 0; r < AQ8_TILE; r++)
             LATHE_UNROLL
@@ -250,6 +263,7 @@ AQ8_INLINE void aq8_values(const size_t vectors, const struct aq8 *s, size_t fro
                 for (size_t g = 0; g < vectors; g++)
                     acc[r][g] = aq8_dot_value(acc[r][g], word[g], values);
             }
+            AQ8_KEEP(acc)
         }
         float *total = s->total + c * vectors * VN;
         LATHE_UNROLL
@@ -342,8 +356,8 @@ AQ8_INLINE void aq8_softmax(const size_t vectors, const bool plain, const struct
                             struct aq8_lanes *lanes) {
     bool bias = s->args->bias != NULL;
     vf step[AQ8_VECTORS], top[AQ8_VECTORS];
-    vi carry[AQ8_VECTORS], sum[AQ8_VECTORS], one = vi_set1(AQ8_CPD == 4 ? 0x01010101 : 0x00010001);
-    size_t n = to - from, padded = aq8_padded(n, 4);
+    vi carry[AQ8_VECTORS], sum[AQ8_VECTORS], rests[AQ8_VECTORS], one = vi_set1(AQ8_CPD == 4 ? 0x01010101 : 0x00010001);
+    size_t n = to - from, padded = aq8_padded(n, 4), rest = AQ8_REST * vectors * VN;
     const float *in = s->strip;
     int32_t *out = (int32_t *)(void *)s->strip;
     for (size_t i = n * vectors * VN; i < padded * vectors * VN; i += VN)
@@ -357,13 +371,13 @@ AQ8_INLINE void aq8_softmax(const size_t vectors, const bool plain, const struct
             top[g] = top[g] * step[g];
         top[g] = v_select(some, top[g], v_set1(__builtin_inff()));
         carry[g] = vi_set1(0x00800080);
-        sum[g] = vi_set1(0);
+        sum[g] = rests[g] = vi_set1(0);
     }
     for (size_t j = 0; j < padded; j += 4, in += 4 * vectors * VN, out += 4 / AQ8_CPD * vectors * VN) {
         LATHE_UNROLL
         for (size_t g = 0; g < vectors; g++) {
             vf y[4];
-            vi words[4 / AQ8_CPD];
+            vi e[2], words[4 / AQ8_CPD];
             LATHE_UNROLL
             for (size_t u = 0; u < 4; u++) {
                 vf x = v_load(in + (u * vectors + g) * VN);
@@ -374,7 +388,20 @@ AQ8_INLINE void aq8_softmax(const size_t vectors, const bool plain, const struct
                 if (!plain || n < padded)
                     y[u] = v_min(y[u], v_set1(LATHE_Q8_FAR));
             }
-            aq8_weigh(y, &carry[g], words);
+            aq8_weigh(y, e);
+            if (s->fine) {
+                aq8_words(aq8_low(e[0]), aq8_low(e[1]), words);
+                LATHE_UNROLL
+                for (size_t u = 0; u < 4 / AQ8_CPD; u++) {
+                    vi_store(out + rest + (u * vectors + g) * VN, words[u]);
+                    rests[g] = aq8_dot_value(rests[g], words[u], one);
+                }
+            } else {
+                e[0] = aq8_add16(e[0], carry[g]);
+                e[1] = aq8_add16(e[1], aq8_low(e[0]));
+                carry[g] = aq8_low(e[1]);
+            }
+            aq8_words(aq8_high(e[0]), aq8_high(e[1]), words);
             LATHE_UNROLL
             for (size_t u = 0; u < 4 / AQ8_CPD; u++) {
                 vi_store(out + (u * vectors + g) * VN, words[u]);
@@ -384,7 +411,8 @@ AQ8_INLINE void aq8_softmax(const size_t vectors, const bool plain, const struct
     }
     LATHE_UNROLL
     for (size_t g = 0; g < vectors; g++)
-        lanes[g].sum = v_fma(lanes[g].sum, lanes[g].shrink, v_from_i32(sum[g]));
+        lanes[g].sum = s->fine ? v_fma(v_from_i32(sum[g]), v_set1(256.0f), v_from_i32(rests[g]))
+                               : v_fma(lanes[g].sum, lanes[g].shrink, v_from_i32(sum[g]));
 }
 
 /* ---- a tile */
@@ -473,7 +501,12 @@ AQ8_INLINE void aq8_tile(const size_t vectors, const struct aq8 *s, size_t q0, s
             aq8_softmax(vectors, true, s, b, end, lanes);
         else
             aq8_softmax(vectors, false, s, b, end, lanes);
-        aq8_values(vectors, s, b, end, b == from, lanes);
+        aq8_values(vectors, s, s->strip, b, end, b == from, lanes);
+        if (s->fine) {
+            for (size_t g = 0; g < vectors; g++)
+                lanes[g].shrink = v_set1(256.0f);
+            aq8_values(vectors, s, s->strip + AQ8_REST * vectors * VN, b, end, false, lanes);
+        }
         b = end;
     }
     for (size_t g = 0; g < vectors; g++)
@@ -530,6 +563,7 @@ void AQ8_NAME(const struct lathe_attention_f32_args *args) {
         return;
     }
     aq8_pack_head(&s);
+    s.fine = s.keys <= LATHE_Q8_FINE;
     /* bytes that are those of the keys, the same for all queries, say nothing new */
     s.plain = !args->bias && (!args->allow || (args->allow == args->keys && !args->ld_allow)) && !args->first &&
               !args->last;

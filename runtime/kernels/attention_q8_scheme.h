@@ -10,8 +10,9 @@
  *            before, or with a bias y = round(4096 (T - (S a + bias log2(e)))), T the largest of these;
  *            e = LATHE_Q8_WEIGHT 2^-(y / 4096) in integers of 16 bits, by a polynomial of second degree (relative
  *            error 1.7e-3); 0 where a mask says so
- *            p[i][j] = the high byte of e + r, r the low byte that was left over at key j - 2; half a step at first.
- *            So what rounding takes from one key is given to the next but one, and no sum is lost
+ *            p[i][j] = e with up to LATHE_Q8_FINE keys; with more the high byte of e + r, r the low byte that was left
+ *            over at key j - 2, half a step at first. So what rounding takes from one key is given to the next but one,
+ *            and no sum is lost
  *   values   w[j][c] = round((v[j][c] - low[c]) / vs[c]) - 128; vs = range / 255 of the column
  *   outputs  (sum over j of p w / sum over j of p) vs[c] + (low[c] + 128 vs[c]); sums of a block are exact, those of
  *            the blocks before are scaled in f32 whenever T grows
@@ -24,6 +25,7 @@
 #ifndef LATHE_ATTENTION_Q8_SCHEME_H
 #define LATHE_ATTENTION_Q8_SCHEME_H
 
+#define LATHE_Q8_FINE 64
 #define LATHE_Q8_KEY   254.0f /* largest key; even: the middle of a range is a level */
 #define LATHE_Q8_VALUE 255.0f /* largest value before 128 is taken off */
 #define LATHE_Q8_STEEP 0.0625f /* y stays below 2^31; so steep a softmax has one weight */

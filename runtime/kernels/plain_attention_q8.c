@@ -46,7 +46,7 @@ struct head {
     uint8_t *k;       /* [keys][d] */
     int8_t *v;        /* [keys][dv] */
     float *scores;    /* of a block */
-    uint8_t *weights; /* the same */
+    uint16_t *weights; /* the same */
     int8_t *q;        /* [d] */
     float *total;     /* [dv] */
     float factor;     /* NaN when a key has one, else 1 */
@@ -131,7 +131,7 @@ static float score_block(const struct head *h, size_t i, size_t from, size_t to,
 }
 
 /* Scores become weights; returns their sum. */
-static int32_t weigh_block(const struct head *h, size_t count, float a, float top) {
+static float weigh_block(const struct head *h, size_t count, float a, float top) {
     uint32_t carry[2] = {128, 128};
     int32_t sum = 0;
     for (size_t j = 0; j < count; j++) {
@@ -139,12 +139,18 @@ static int32_t weigh_block(const struct head *h, size_t count, float a, float to
         if (s > -__builtin_inff())
             y = h->args->bias ? (top - s) * LATHE_Q8_DISTANCE
                               : fused(-s, a * LATHE_Q8_DISTANCE, top * (a * LATHE_Q8_DISTANCE));
-        uint32_t e = weight(y) + carry[j & 1];
+        uint32_t e = weight(y);
+        if (h->keys <= LATHE_Q8_FINE) {
+            h->weights[j] = (uint16_t)e;
+            sum += h->weights[j];
+            continue;
+        }
+        e += carry[j & 1];
         carry[j & 1] = e & 0xffu;
-        h->weights[j] = (uint8_t)(e >> 8);
+        h->weights[j] = (uint16_t)(e >> 8);
         sum += h->weights[j];
     }
-    return sum;
+    return (float)sum;
 }
 
 static void put_query(const struct head *h, size_t i) {
@@ -158,7 +164,7 @@ static void put_query(const struct head *h, size_t i) {
         top = score_block(h, i, b, end, query.a, before, &odd);
         if (before > -__builtin_inff())
             shrink = power(args->bias ? before - top : (before - top) * query.a);
-        sum = fused(sum, shrink, (float)weigh_block(h, end - b, query.a, top));
+        sum = fused(sum, shrink, weigh_block(h, end - b, query.a, top));
         for (size_t c = 0; c < args->dv; c++) {
             int32_t acc = 0;
             for (size_t j = b; j < end; j++)
@@ -186,7 +192,7 @@ void lathe_attention_q8__c(const struct lathe_attention_f32_args *args) {
     h.total = h.v_inverse + dv;
     h.scores = h.total + dv;
     h.index = (int32_t *)(void *)(h.scores + LATHE_Q8_BLOCK);
-    h.weights = (uint8_t *)(h.index + nk);
+    h.weights = (uint16_t *)(void *)(h.index + nk);
     h.q = (int8_t *)(h.weights + LATHE_Q8_BLOCK);
     h.k = (uint8_t *)(h.q + d);
     h.v = (int8_t *)(h.k + nk * d);

@@ -15,13 +15,11 @@ static inline vi aq8_join(const vi x[2]) {
     vi a = _mm256_min_epi32(_mm256_max_epi32(x[0], low), high), b = _mm256_min_epi32(_mm256_max_epi32(x[1], low), high);
     return _mm256_blend_epi16(a, _mm256_slli_epi32(b, 16), 0xaa);
 }
-static inline void aq8_weigh(const vf y[4], vi *carry, vi *words) {
+static inline void aq8_words(vi a, vi b, vi *words) {
     const vi pairs = _mm256_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15, 0, 1, 8, 9, 2, 3, 10, 11, 4, 5,
                                       12, 13, 6, 7, 14, 15);
-    vi weights[2];
-    weigh(y, carry, weights);
-    words[0] = _mm256_shuffle_epi8(weights[0], pairs);
-    words[1] = _mm256_shuffle_epi8(weights[1], pairs);
+    words[0] = _mm256_shuffle_epi8(a, pairs);
+    words[1] = _mm256_shuffle_epi8(b, pairs);
 }
 static inline vi aq8_dot_value(vi acc, vi a, vi b) {
     return _mm256_add_epi32(acc, _mm256_madd_epi16(a, b));

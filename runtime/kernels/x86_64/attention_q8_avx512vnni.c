@@ -25,14 +25,21 @@ static inline vi exp2_16(vi y) {
     vi e = _mm512_sub_epi16(_mm512_set1_epi16((int16_t)LATHE_Q8_WEIGHT), _mm512_mulhi_epu16(f, slope));
     return _mm512_srlv_epi16(e, _mm512_srli_epi16(y, 12));
 }
-static inline void aq8_weigh(const vf y[4], vi *carry, vi *words) {
-    vi low = _mm512_set1_epi16(0xff);
-    vi a = exp2_16(_mm512_packus_epi32(vi_round(y[0]), vi_round(y[1])));
-    vi b = exp2_16(_mm512_packus_epi32(vi_round(y[2]), vi_round(y[3])));
-    a = _mm512_add_epi16(a, *carry);
-    b = _mm512_add_epi16(b, _mm512_and_si512(a, low));
-    *carry = _mm512_and_si512(b, low);
-    words[0] = words_in_order(_mm512_packus_epi16(_mm512_srli_epi16(a, 8), _mm512_srli_epi16(b, 8)));
+static inline void aq8_weigh(const vf y[4], vi e[2]) {
+    e[0] = exp2_16(_mm512_packus_epi32(vi_round(y[0]), vi_round(y[1])));
+    e[1] = exp2_16(_mm512_packus_epi32(vi_round(y[2]), vi_round(y[3])));
+}
+static inline vi aq8_add16(vi a, vi b) {
+    return _mm512_add_epi16(a, b);
+}
+static inline vi aq8_high(vi e) {
+    return _mm512_srli_epi16(e, 8);
+}
+static inline vi aq8_low(vi e) {
+    return _mm512_and_si512(e, _mm512_set1_epi16(0xff));
+}
+static inline void aq8_words(vi a, vi b, vi *words) {
+    words[0] = words_in_order(_mm512_packus_epi16(a, b));
 }
 static inline vi aq8_dot_key(vi acc, vi key, vi query) {
     return _mm512_dpbusd_epi32(acc, key, query);

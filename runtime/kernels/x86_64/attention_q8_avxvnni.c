@@ -18,10 +18,8 @@ static inline void aq8_store_key(int32_t *p, vf x) {
 static inline vi aq8_join(const vi x[4]) {
     return words_in_order(_mm256_packs_epi16(_mm256_packs_epi32(x[0], x[1]), _mm256_packs_epi32(x[2], x[3])));
 }
-static inline void aq8_weigh(const vf y[4], vi *carry, vi *words) {
-    vi weights[2];
-    weigh(y, carry, weights);
-    words[0] = words_in_order(_mm256_packus_epi16(weights[0], weights[1]));
+static inline void aq8_words(vi a, vi b, vi *words) {
+    words[0] = words_in_order(_mm256_packus_epi16(a, b));
 }
 static inline vi aq8_dot_key(vi acc, vi key, vi query) {
     return _mm256_dpbusd_avx_epi32(acc, key, query);
