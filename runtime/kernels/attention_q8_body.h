@@ -12,15 +12,12 @@
  *   aq8_dot_key(acc, key, query)   acc plus the AQ8_CPD products in each lane
  *   aq8_dot_value(acc, weights, values)   the same
  *
- * Queries lie across the lanes, one or two vectors of them, so that softmax needs nothing of its neighbours: their scores
- * against a block of keys lie in a strip that the first cache holds, become weights from the front of the strip on, in
- * the order in which the product with the values takes them, and are gone. Keys and values are brought into words once a
- * call, in the order of their rows:
- *   keys    [key][word of AQ8_CPD columns]
- *   values  [word of AQ8_CPD keys][column]
- *   queries [word of AQ8_CPD columns][vector][VN], for a tile
- *   strip   [key][vector][VN], then weights [word of AQ8_CPD keys][vector][VN]
- *   total   [column][vector][VN] */
+ * Queries lie across the lanes, one or two vectors of them, so that softmax needs nothing of its neighbours: their
+ * scores against a block of keys lie in a strip that the first cache holds, become weights from the front of the strip
+ * on, in the order in which the product with the values takes them, and are gone. Keys and values are brought into
+ * words once a call, in the order of their rows: keys    [key][word of AQ8_CPD columns] values  [word of AQ8_CPD
+ * keys][column] queries [word of AQ8_CPD columns][vector][VN], for a tile strip   [key][vector][VN], then weights [word
+ * of AQ8_CPD keys][vector][VN] total   [column][vector][VN] */
 #ifndef LATHE_ATTENTION_Q8_BODY_H
 #define LATHE_ATTENTION_Q8_BODY_H
 
@@ -31,8 +28,8 @@
 
 #include <string.h>
 
-#define AQ8_VECTORS 2 /* of queries in a tile, at most */
-#define AQ8_GROUP   16 /* keys are padded to whole groups */
+#define AQ8_VECTORS 2                    /* of queries in a tile, at most */
+#define AQ8_GROUP   16                   /* keys are padded to whole groups */
 #define AQ8_REST    (LATHE_Q8_BLOCK / 2) /* line of the strip where the low bytes of few keys begin */
 
 struct aq8 {
@@ -293,7 +290,7 @@ static __attribute__((noinline)) void aq8_turn(const struct aq8 *s, size_t q0, s
             v_store(line, v_select(v_bytes_set(args->allow + i * args->ld_allow + j), v_set1(0.0f), v_set1(-1.0f)));
         } else {
             for (size_t u = 0; u < n; u++)
-                line[u] = bias                                                       ? args->bias[i * args->ldb + aq8_row(s, j + u)]
+                line[u] = bias ? args->bias[i * args->ldb + aq8_row(s, j + u)]
                           : args->allow[i * args->ld_allow + aq8_row(s, j + u)] != 0 ? 0.0f
                                                                                      : -1.0f;
         }
@@ -565,8 +562,8 @@ void AQ8_NAME(const struct lathe_attention_f32_args *args) {
     aq8_pack_head(&s);
     s.fine = s.keys <= LATHE_Q8_FINE;
     /* bytes that are those of the keys, the same for all queries, say nothing new */
-    s.plain = !args->bias && (!args->allow || (args->allow == args->keys && !args->ld_allow)) && !args->first &&
-              !args->last;
+    s.plain =
+        !args->bias && (!args->allow || (args->allow == args->keys && !args->ld_allow)) && !args->first && !args->last;
     for (size_t q0 = 0, count; q0 < args->nq; q0 += count) {
         size_t left = args->nq - q0;
         count = left < AQ8_VECTORS * VN ? left : AQ8_VECTORS * VN;

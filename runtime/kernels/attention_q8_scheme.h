@@ -25,13 +25,13 @@
 #ifndef LATHE_ATTENTION_Q8_SCHEME_H
 #define LATHE_ATTENTION_Q8_SCHEME_H
 
-#define LATHE_Q8_FINE 64
-#define LATHE_Q8_KEY   254.0f /* largest key; even: the middle of a range is a level */
-#define LATHE_Q8_VALUE 255.0f /* largest value before 128 is taken off */
+#define LATHE_Q8_FINE  64
+#define LATHE_Q8_KEY   254.0f  /* largest key; even: the middle of a range is a level */
+#define LATHE_Q8_VALUE 255.0f  /* largest value before 128 is taken off */
 #define LATHE_Q8_STEEP 0.0625f /* y stays below 2^31; so steep a softmax has one weight */
 
-/* 2^-f LATHE_Q8_WEIGHT = WEIGHT - f (EXP2_1 - f EXP2_2), f of 16 bits, products cut to their high 16: our own fit, never
- * above WEIGHT. WEIGHT + 255 fits 16 bits. */
+/* 2^-f LATHE_Q8_WEIGHT = WEIGHT - f (EXP2_1 - f EXP2_2), f of 16 bits, products cut to their high 16: our own fit,
+ * never above WEIGHT. WEIGHT + 255 fits 16 bits. */
 #define LATHE_Q8_WEIGHT   65280
 #define LATHE_Q8_EXP2_1   43554
 #define LATHE_Q8_EXP2_2   11028

@@ -41,15 +41,15 @@ static inline uint32_t weight(float y) {
 struct head {
     const struct lathe_attention_f32_args *args;
     float *k_low, *k_scale, *k_inverse, *v_low, *v_scale, *v_inverse;
-    size_t keys;      /* that take part */
-    int32_t *index;   /* of these */
-    uint8_t *k;       /* [keys][d] */
-    int8_t *v;        /* [keys][dv] */
-    float *scores;    /* of a block */
+    size_t keys;       /* that take part */
+    int32_t *index;    /* of these */
+    uint8_t *k;        /* [keys][d] */
+    int8_t *v;         /* [keys][dv] */
+    float *scores;     /* of a block */
     uint16_t *weights; /* the same */
-    int8_t *q;        /* [d] */
-    float *total;     /* [dv] */
-    float factor;     /* NaN when a key has one, else 1 */
+    int8_t *q;         /* [d] */
+    float *total;      /* [dv] */
+    float factor;      /* NaN when a key has one, else 1 */
 };
 
 static void columns(const struct head *h, const float *x, size_t ldx, size_t n, float levels, float *low, float *scale,

@@ -16,8 +16,8 @@ static inline vi aq8_join(const vi x[2]) {
     return _mm256_blend_epi16(a, _mm256_slli_epi32(b, 16), 0xaa);
 }
 static inline void aq8_words(vi a, vi b, vi *words) {
-    const vi pairs = _mm256_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15, 0, 1, 8, 9, 2, 3, 10, 11, 4, 5,
-                                      12, 13, 6, 7, 14, 15);
+    const vi pairs = _mm256_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15, 0, 1, 8, 9, 2, 3, 10, 11, 4,
+                                      5, 12, 13, 6, 7, 14, 15);
     words[0] = _mm256_shuffle_epi8(a, pairs);
     words[1] = _mm256_shuffle_epi8(b, pairs);
 }

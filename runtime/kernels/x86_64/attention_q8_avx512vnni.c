@@ -9,8 +9,7 @@
 
 /* Bytes of a lane of 16 are 4 of each vector; put beside each other what belongs to a word. */
 static inline vi words_in_order(vi x) {
-    return _mm512_shuffle_epi8(
-        x, _mm512_set4_epi32(0x0f0b0703, 0x0e0a0602, 0x0d090501, 0x0c080400));
+    return _mm512_shuffle_epi8(x, _mm512_set4_epi32(0x0f0b0703, 0x0e0a0602, 0x0d090501, 0x0c080400));
 }
 static inline void aq8_store_key(int32_t *p, vf x) {
     _mm_storeu_si128((__m128i *)(void *)p, _mm512_cvtusepi32_epi8(vi_round(x)));
