@@ -24,9 +24,6 @@ static inline void aq8_weigh(const vf y[4], vi e[2]) {
 static inline vi aq8_add16(vi a, vi b) {
     return _mm256_add_epi16(a, b);
 }
-static inline vi aq8_high(vi e) {
-    return _mm256_srli_epi16(e, 8);
-}
 static inline vi aq8_low(vi e) {
     return _mm256_and_si256(e, _mm256_set1_epi16(0xff));
 }

@@ -7,8 +7,8 @@
  *   aq8_store_key(p, x)            VN columns of a key, rounded half to even, from a vector of floats
  *   aq8_join(x)                    words of the AQ8_CPD vectors of integers x, signed, cut to what fits
  *   aq8_weigh(y, e)                e of four keys from their distances y: two vectors of 16 bits
- *   aq8_add16, aq8_high, aq8_low   sums of 16 bits; their high and low bytes
- *   aq8_words(a, b, words)         such bytes of four keys as 4 / AQ8_CPD vectors of words
+ *   aq8_add16, aq8_low             sums of 16 bits; their low bytes
+ *   aq8_words_high(e, words)       the high bytes of four keys as 4 / AQ8_CPD vectors of words; _low: the low ones
  *   aq8_dot_key(acc, key, query)   acc plus the AQ8_CPD products in each lane
  *   aq8_dot_value(acc, weights, values)   the same
  *
@@ -42,9 +42,10 @@ struct aq8 {
     int32_t *k, *v, *q;
     float *lines; /* [d padded to VN][VN] */
     float *strip, *total;
-    float factor; /* NaN when a key has one, else 1 */
-    bool fine;    /* at most LATHE_Q8_FINE keys: weights of 16 bits, their low bytes behind the strip's front */
-    bool plain;   /* every query sees every key, and no bias */
+    float factor;   /* NaN when a key has one, else 1 */
+    size_t vectors; /* of queries in this tile; kept here, so that functions are not compiled for each */
+    bool fine;      /* at most LATHE_Q8_FINE keys: weights of 16 bits, their low bytes behind the strip's front */
+    bool plain;     /* every query sees every key, and no bias */
 };
 
 /* A vector of queries. */
@@ -73,16 +74,16 @@ static inline size_t aq8_padded(size_t n, size_t to) {
 static __attribute__((noinline)) void aq8_columns(const struct aq8 *s, const float *x, size_t ldx, size_t n,
                                                   float levels, float *low, float *scale, float *inverse) {
     for (size_t c = 0; c < n; c += VN) {
-        vf lo[2], hi[2], bad[2];
+        vf lo[4], hi[4], bad[4];
         LATHE_UNROLL
-        for (size_t u = 0; u < 2; u++) {
+        for (size_t u = 0; u < 4; u++) {
             lo[u] = v_set1(__builtin_inff());
             hi[u] = v_set1(-__builtin_inff());
             bad[u] = v_set1(0.0f);
         }
-        for (size_t j = 0; j < s->keys; j += 2) {
+        for (size_t j = 0; j < s->keys; j += 4) {
             LATHE_UNROLL
-            for (size_t u = 0; u < 2; u++) {
+            for (size_t u = 0; u < 4; u++) {
                 size_t at = aq8_row(s, j + u < s->keys ? j + u : j);
                 vf v = aq8_load(x + at * ldx + c, n - c);
                 lo[u] = v_min(v, lo[u]);
@@ -90,8 +91,9 @@ static __attribute__((noinline)) void aq8_columns(const struct aq8 *s, const flo
                 bad[u] = v_fma(v, v_set1(0.0f), bad[u]);
             }
         }
-        vf least = v_min(lo[0], lo[1]), by;
-        vf size = attention_q8_column(least, v_max(hi[0], hi[1]), bad[0] + bad[1], levels, &by);
+        vf least = v_min(v_min(lo[0], lo[1]), v_min(lo[2], lo[3])), by;
+        vf most = v_max(v_max(hi[0], hi[1]), v_max(hi[2], hi[3]));
+        vf size = attention_q8_column(least, most, (bad[0] + bad[1]) + (bad[2] + bad[3]), levels, &by);
         v_store(low + c, least);
         v_store(scale + c, size);
         v_store(inverse + c, by);
@@ -147,32 +149,35 @@ static void aq8_pack_head(struct aq8 *s) {
 
 /* ---- queries */
 
-/* `count` queries from q0 on into vector g of `vectors`; lanes behind them repeat the last one. */
+/* `count` queries from q0 on into vector g; lanes behind them repeat the last one. */
 static __attribute__((noinline)) void aq8_pack_queries(const struct aq8 *s, size_t q0, size_t count, size_t g,
-                                                       size_t vectors, struct aq8_lanes *lanes) {
+                                                       struct aq8_lanes *lanes) {
     const struct lathe_attention_f32_args *args = s->args;
-    vf most = v_set1(0.0f), bad = v_set1(0.0f);
+    vi most[2] = {vi_set1(0),
+                  vi_set1(0)}; /* magnitudes as integers: infinities and what is no number are the largest */
     for (size_t c = 0; c < args->d; c += VN) {
         vf x[VN];
+        const float *row = args->q + q0 * args->ldq + c;
         LATHE_UNROLL
-        for (size_t r = 0; r < VN; r++)
-            x[r] = aq8_load(args->q + (q0 + (r < count ? r : count - 1)) * args->ldq + c, args->d - c);
+        for (size_t r = 0; r < VN; r++) {
+            x[r] = aq8_load(row, args->d - c);
+            row += r + 1 < count ? args->ldq : 0;
+        }
         v_transpose(x);
         LATHE_UNROLL
         for (size_t i = 0; i < VN; i++) {
             vf t = x[i] * v_set1(s->k_scale[c + i]);
-            most = v_max(v_abs(t), most);
-            bad = v_fma(t, v_set1(0.0f), bad);
+            most[i & 1] = vi_max(vi_bits(v_abs(t)), most[i & 1]);
             v_store(s->lines + (c + i) * VN, t);
         }
     }
-    struct attention_q8_query query = attention_q8_query(most, bad, args->scale);
+    struct attention_q8_query query = attention_q8_query(vi_as_float(vi_max(most[0], most[1])), args->scale);
     for (size_t t = 0; t < s->steps; t++) {
         vi x[AQ8_CPD];
         LATHE_UNROLL
         for (size_t u = 0; u < AQ8_CPD; u++)
             x[u] = vi_round(v_load(s->lines + (t * AQ8_CPD + u) * VN) * query.inverse);
-        vi_store(s->q + (t * vectors + g) * VN, aq8_join(x));
+        vi_store(s->q + (t * s->vectors + g) * VN, aq8_join(x));
     }
     lanes->a = query.a;
     lanes->factor = query.factor * v_set1(s->factor);
@@ -307,8 +312,8 @@ static __attribute__((noinline)) void aq8_turn(const struct aq8 *s, size_t q0, s
 
 /* Scores of keys [from, to) for the queries of vector g: -inf where a mask says so; with a bias they become scores in
  * base 2. Returns the largest of them and of `top`. */
-static __attribute__((noinline)) vf aq8_mask(const struct aq8 *s, size_t q0, size_t count, size_t g, size_t vectors,
-                                             size_t from, size_t to, struct aq8_lanes *lanes) {
+static __attribute__((noinline)) vf aq8_mask(const struct aq8 *s, size_t q0, size_t count, size_t g, size_t from,
+                                             size_t to, struct aq8_lanes *lanes) {
     const struct lathe_attention_f32_args *args = s->args;
     float bounds[2][VN], bias[VN * VN], allow[VN * VN];
     vf none = v_set1(-__builtin_inff()), top = lanes->top;
@@ -324,7 +329,7 @@ static __attribute__((noinline)) vf aq8_mask(const struct aq8 *s, size_t q0, siz
         if (args->allow)
             aq8_turn(s, q0, count, j0, false, allow);
         for (size_t j = j0; j < j0 + VN && j < to; j++) {
-            float *at = s->strip + ((j - from) * vectors + g) * VN;
+            float *at = s->strip + ((j - from) * s->vectors + g) * VN;
             vf x = v_load(at), key = v_set1((float)aq8_row(s, j));
             if (args->bias)
                 x = (x - v_set1(LATHE_Q8_BASE)) * lanes->a + v_load(bias + (j - j0) * VN) * v_set1(LATHE_Q8_LOG2_E);
@@ -348,68 +353,72 @@ static inline vf aq8_power(vf x) {
     return v_select(v_lt(x, v_set1(0.0f)), v_scale1(v_fma(p, r, v_set1(LATHE_Q8_POWER_0)), n), v_set1(1.0f));
 }
 
-/* The strip's scores of keys [from, to) become weights; adds them to the lanes' sums. */
-AQ8_INLINE void aq8_softmax(const size_t vectors, const bool plain, const struct aq8 *s, size_t from, size_t to,
-                            struct aq8_lanes *lanes) {
-    bool bias = s->args->bias != NULL;
-    vf step[AQ8_VECTORS], top[AQ8_VECTORS];
-    vi carry[AQ8_VECTORS], sum[AQ8_VECTORS], rests[AQ8_VECTORS], one = vi_set1(AQ8_CPD == 4 ? 0x01010101 : 0x00010001);
-    size_t n = to - from, padded = aq8_padded(n, 4), rest = AQ8_REST * vectors * VN;
-    const float *in = s->strip;
-    int32_t *out = (int32_t *)(void *)s->strip;
-    for (size_t i = n * vectors * VN; i < padded * vectors * VN; i += VN)
-        v_store(s->strip + i, v_set1(-__builtin_inff()));
-    LATHE_UNROLL
-    for (size_t g = 0; g < vectors; g++) {
-        vm some = v_lt(v_set1(-__builtin_inff()), lanes[g].top);
-        step[g] = lanes[g].a * v_set1(LATHE_Q8_DISTANCE);
-        top[g] = lanes[g].top;
-        if (!bias)
-            top[g] = top[g] * step[g];
-        top[g] = v_select(some, top[g], v_set1(__builtin_inff()));
-        carry[g] = vi_set1(0x00800080);
-        sum[g] = rests[g] = vi_set1(0);
-    }
-    for (size_t j = 0; j < padded; j += 4, in += 4 * vectors * VN, out += 4 / AQ8_CPD * vectors * VN) {
+struct aq8_chain {
+    vi carry;     /* what is left over at the last two keys */
+    vi sum, rest; /* of weights, or of their high and low bytes */
+};
+
+/* Four keys at a time, `lines` from keys j0 to j1. `clamp`: some distances may be too large for an integer. */
+AQ8_INLINE void aq8_weigh_keys(const bool clamp, const bool bias, const bool fine, float *line, size_t stride,
+                               size_t j0, size_t j1, vf step, vf top, struct aq8_chain *chain) {
+    const float *in = line + j0 * stride;
+    int32_t *out = (int32_t *)(void *)line + j0 / AQ8_CPD * stride, *rest = out + AQ8_REST * stride;
+    const vi one = vi_set1(AQ8_CPD == 4 ? 0x01010101 : 0x00010001);
+    for (size_t j = j0; j < j1; j += 4, in += 4 * stride) {
+        vf y[4];
+        vi e[2], words[4 / AQ8_CPD];
         LATHE_UNROLL
-        for (size_t g = 0; g < vectors; g++) {
-            vf y[4];
-            vi e[2], words[4 / AQ8_CPD];
+        for (size_t u = 0; u < 4; u++) {
+            vf x = v_load(in + u * stride);
+            if (bias)
+                y[u] = (top - x) * v_set1(LATHE_Q8_DISTANCE);
+            else
+                y[u] = v_fnma(x, step, top);
+            if (clamp)
+                y[u] = v_min(y[u], v_set1(LATHE_Q8_FAR));
+        }
+        aq8_weigh(y, e);
+        if (fine) {
+            aq8_words_low(e, words);
             LATHE_UNROLL
-            for (size_t u = 0; u < 4; u++) {
-                vf x = v_load(in + (u * vectors + g) * VN);
-                if (!plain && bias)
-                    y[u] = v_min((top[g] - x) * v_set1(LATHE_Q8_DISTANCE), v_set1(LATHE_Q8_FAR));
-                else
-                    y[u] = v_fnma(x, step[g], top[g]);
-                if (!plain || n < padded)
-                    y[u] = v_min(y[u], v_set1(LATHE_Q8_FAR));
+            for (size_t u = 0; u < 4 / AQ8_CPD; u++, rest += stride) {
+                vi_store(rest, words[u]);
+                chain->rest = aq8_dot_value(chain->rest, words[u], one);
             }
-            aq8_weigh(y, e);
-            if (s->fine) {
-                aq8_words(aq8_low(e[0]), aq8_low(e[1]), words);
-                LATHE_UNROLL
-                for (size_t u = 0; u < 4 / AQ8_CPD; u++) {
-                    vi_store(out + rest + (u * vectors + g) * VN, words[u]);
-                    rests[g] = aq8_dot_value(rests[g], words[u], one);
-                }
-            } else {
-                e[0] = aq8_add16(e[0], carry[g]);
-                e[1] = aq8_add16(e[1], aq8_low(e[0]));
-                carry[g] = aq8_low(e[1]);
-            }
-            aq8_words(aq8_high(e[0]), aq8_high(e[1]), words);
-            LATHE_UNROLL
-            for (size_t u = 0; u < 4 / AQ8_CPD; u++) {
-                vi_store(out + (u * vectors + g) * VN, words[u]);
-                sum[g] = aq8_dot_value(sum[g], words[u], one);
-            }
+        } else {
+            e[0] = aq8_add16(e[0], chain->carry);
+            e[1] = aq8_add16(e[1], aq8_low(e[0]));
+            chain->carry = aq8_low(e[1]);
+        }
+        aq8_words_high(e, words);
+        LATHE_UNROLL
+        for (size_t u = 0; u < 4 / AQ8_CPD; u++, out += stride) {
+            vi_store(out, words[u]);
+            chain->sum = aq8_dot_value(chain->sum, words[u], one);
         }
     }
-    LATHE_UNROLL
-    for (size_t g = 0; g < vectors; g++)
-        lanes[g].sum = s->fine ? v_fma(v_from_i32(sum[g]), v_set1(256.0f), v_from_i32(rests[g]))
-                               : v_fma(lanes[g].sum, lanes[g].shrink, v_from_i32(sum[g]));
+}
+
+/* The strip's scores of `n` keys for the queries of vector g become weights; adds them to the lanes' sums. */
+static __attribute__((noinline)) void aq8_softmax(const struct aq8 *s, size_t g, size_t n, struct aq8_lanes *lanes) {
+    size_t stride = s->vectors * VN, whole = s->plain ? n / 4 * 4 : 0, padded = aq8_padded(n, 4);
+    float *line = s->strip + g * VN;
+    vf step = lanes->a * v_set1(LATHE_Q8_DISTANCE), top = lanes->top;
+    vm some = v_lt(v_set1(-__builtin_inff()), top);
+    struct aq8_chain chain = {.carry = vi_set1(0x00800080), .sum = vi_set1(0), .rest = vi_set1(0)};
+    if (!s->args->bias)
+        top = top * step;
+    top = v_select(some, top, v_set1(__builtin_inff()));
+    for (size_t j = n; j < padded; j++)
+        v_store(line + j * stride, v_set1(-__builtin_inff()));
+    if (s->fine)
+        aq8_weigh_keys(false, false, true, line, stride, 0, whole, step, top, &chain);
+    else
+        aq8_weigh_keys(false, false, false, line, stride, 0, whole, step, top, &chain);
+    if (whole < padded)
+        aq8_weigh_keys(true, s->args->bias, s->fine, line, stride, whole, padded, step, top, &chain);
+    vf sum = v_from_i32(chain.sum);
+    lanes->sum = s->fine ? v_fma(sum, v_set1(256.0f), v_from_i32(chain.rest)) : v_fma(lanes->sum, lanes->shrink, sum);
 }
 
 /* ---- a tile */
@@ -434,7 +443,7 @@ static void aq8_span(const struct aq8 *s, size_t q0, size_t count, size_t *from,
     *to = hi <= lo ? *from : (size_t)hi;
 }
 
-static __attribute__((noinline)) void aq8_put(const struct aq8 *s, size_t q0, size_t count, size_t g, size_t vectors,
+static __attribute__((noinline)) void aq8_put(const struct aq8 *s, size_t q0, size_t count, size_t g,
                                               const struct aq8_lanes *lanes) {
     const struct lathe_attention_f32_args *args = s->args;
     vf inverse = v_set1(1.0f) / lanes->sum * lanes->factor + lanes->odd;
@@ -443,7 +452,7 @@ static __attribute__((noinline)) void aq8_put(const struct aq8 *s, size_t q0, si
         size_t n = args->dv - c < VN ? args->dv - c : VN;
         LATHE_UNROLL
         for (size_t i = 0; i < VN; i++)
-            x[i] = v_fma(v_load(s->total + ((c + i) * vectors + g) * VN) * inverse, v_set1(s->v_scale[c + i]),
+            x[i] = v_fma(v_load(s->total + ((c + i) * s->vectors + g) * VN) * inverse, v_set1(s->v_scale[c + i]),
                          v_set1(s->v_middle[c + i]));
         v_transpose(x);
         float *out = args->out + q0 * args->ldo + c;
@@ -478,7 +487,7 @@ AQ8_INLINE void aq8_tile(const size_t vectors, const struct aq8 *s, size_t q0, s
     aq8_span(s, q0, count, &from, &to);
     for (size_t g = 0; g < vectors; g++) {
         counts[g] = count - g * VN < VN ? count - g * VN : VN;
-        aq8_pack_queries(s, q0 + g * VN, counts[g], g, vectors, &lanes[g]);
+        aq8_pack_queries(s, q0 + g * VN, counts[g], g, &lanes[g]);
     }
     for (size_t b = from; b < to;) {
         size_t end = (b / LATHE_Q8_BLOCK + 1) * LATHE_Q8_BLOCK;
@@ -488,16 +497,13 @@ AQ8_INLINE void aq8_tile(const size_t vectors, const struct aq8 *s, size_t q0, s
         for (size_t g = 0; g < vectors; g++) {
             vf before = lanes[g].top;
             lanes[g].top = s->plain ? v_max(vi_as_float(tops[g]), before)
-                                    : aq8_mask(s, q0 + g * VN, counts[g], g, vectors, b, end, &lanes[g]);
+                                    : aq8_mask(s, q0 + g * VN, counts[g], g, b, end, &lanes[g]);
             vf x = before - lanes[g].top;
             if (!s->args->bias)
                 x = x * lanes[g].a;
             lanes[g].shrink = v_select(v_lt(v_set1(-__builtin_inff()), before), aq8_power(x), v_set1(0.0f));
+            aq8_softmax(s, g, end - b, &lanes[g]);
         }
-        if (s->plain)
-            aq8_softmax(vectors, true, s, b, end, lanes);
-        else
-            aq8_softmax(vectors, false, s, b, end, lanes);
         aq8_values(vectors, s, s->strip, b, end, b == from, lanes);
         if (s->fine) {
             for (size_t g = 0; g < vectors; g++)
@@ -507,7 +513,7 @@ AQ8_INLINE void aq8_tile(const size_t vectors, const struct aq8 *s, size_t q0, s
         b = end;
     }
     for (size_t g = 0; g < vectors; g++)
-        aq8_put(s, q0 + g * VN, counts[g], g, vectors, &lanes[g]);
+        aq8_put(s, q0 + g * VN, counts[g], g, &lanes[g]);
 }
 static __attribute__((noinline)) void aq8_tile_1(const struct aq8 *s, size_t q0, size_t count) {
     aq8_tile(1, s, q0, count);
@@ -567,6 +573,7 @@ void AQ8_NAME(const struct lathe_attention_f32_args *args) {
     for (size_t q0 = 0, count; q0 < args->nq; q0 += count) {
         size_t left = args->nq - q0;
         count = left < AQ8_VECTORS * VN ? left : AQ8_VECTORS * VN;
+        s.vectors = count > VN ? 2 : 1;
         if (count > VN)
             aq8_tile_2(&s, q0, count);
         else

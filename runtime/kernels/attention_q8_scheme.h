@@ -63,15 +63,14 @@ static inline vf attention_q8_column(vf lo, vf hi, vf bad, float levels, vf *inv
     return v_select(finite, scale, v_set1(__builtin_nanf("")));
 }
 
-/* Queries, one a lane, from their largest magnitude after ks; `bad` is 0 or NaN. */
+/* Queries, one a lane, from their largest magnitude after ks; it is no finite number when one of the row's is not. */
 struct attention_q8_query {
     vf inverse; /* of the scale of s; 0 for a row of zeros or one that is no number */
     vf a;       /* never 0, so that -inf stays -inf */
     vf factor;  /* NaN when the row has one, else 1 */
 };
-static inline struct attention_q8_query attention_q8_query(vf largest, vf bad, float scale) {
+static inline struct attention_q8_query attention_q8_query(vf largest, float scale) {
     struct attention_q8_query query;
-    largest = largest + bad;
     vm some = v_lt(v_set1(LATHE_Q8_NO_RANGE), largest), finite = v_lt(largest, v_set1(__builtin_inff()));
     vf size = largest / v_set1(127.0f), none = v_set1(0.0f), steep = v_set1(LATHE_Q8_STEEP);
     vf a = v_min(v_max(size * v_set1(scale * LATHE_Q8_LOG2_E), v_set1(1e-37f)), steep);

@@ -104,7 +104,7 @@ static struct attention_q8_query quantize_query(const struct head *h, const floa
         largest = v_max(v_abs(t), largest);
         bad += t * 0.0f;
     }
-    struct attention_q8_query query = attention_q8_query(largest, bad, h->args->scale);
+    struct attention_q8_query query = attention_q8_query(largest + bad, h->args->scale);
     for (size_t c = 0; c < h->args->d; c++)
         h->q[c] = (int8_t)(query.inverse != 0.0f ? nearest(q[c] * h->k_scale[c] * query.inverse) : 0);
     return query;

@@ -37,6 +37,9 @@ static inline vf v_from_i32(vi x) {
 static inline vi vi_round(vf x) {
     return _mm256_cvtps_epi32(x);
 }
+static inline vi vi_bits(vf x) {
+    return _mm256_castps_si256(x);
+}
 static inline vf vi_as_float(vi x) {
     return _mm256_castsi256_ps(x);
 }

@@ -37,6 +37,9 @@ static inline vf v_from_i32(vi x) {
 static inline vi vi_round(vf x) {
     return _mm512_cvtps_epi32(x);
 }
+static inline vi vi_bits(vf x) {
+    return _mm512_castps_si512(x);
+}
 static inline vf vi_as_float(vi x) {
     return _mm512_castsi512_ps(x);
 }

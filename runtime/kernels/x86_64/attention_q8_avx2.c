@@ -15,11 +15,18 @@ static inline vi aq8_join(const vi x[2]) {
     vi a = _mm256_min_epi32(_mm256_max_epi32(x[0], low), high), b = _mm256_min_epi32(_mm256_max_epi32(x[1], low), high);
     return _mm256_blend_epi16(a, _mm256_slli_epi32(b, 16), 0xaa);
 }
-static inline void aq8_words(vi a, vi b, vi *words) {
-    const vi pairs = _mm256_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15, 0, 1, 8, 9, 2, 3, 10, 11, 4,
-                                      5, 12, 13, 6, 7, 14, 15);
-    words[0] = _mm256_shuffle_epi8(a, pairs);
-    words[1] = _mm256_shuffle_epi8(b, pairs);
+/* Of a lane of 16 bytes, 4 words are of one key and 4 of the next. */
+static inline vi pairs_in_order(vi x) {
+    return _mm256_shuffle_epi8(x, _mm256_setr_epi32(0x09080100, 0x0b0a0302, 0x0d0c0504, 0x0f0e0706, 0x09080100,
+                                                    0x0b0a0302, 0x0d0c0504, 0x0f0e0706));
+}
+static inline void aq8_words_high(const vi e[2], vi *words) {
+    words[0] = pairs_in_order(_mm256_srli_epi16(e[0], 8));
+    words[1] = pairs_in_order(_mm256_srli_epi16(e[1], 8));
+}
+static inline void aq8_words_low(const vi e[2], vi *words) {
+    words[0] = pairs_in_order(aq8_low(e[0]));
+    words[1] = pairs_in_order(aq8_low(e[1]));
 }
 static inline vi aq8_dot_value(vi acc, vi a, vi b) {
     return _mm256_add_epi32(acc, _mm256_madd_epi16(a, b));

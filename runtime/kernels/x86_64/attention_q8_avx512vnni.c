@@ -31,14 +31,20 @@ static inline void aq8_weigh(const vf y[4], vi e[2]) {
 static inline vi aq8_add16(vi a, vi b) {
     return _mm512_add_epi16(a, b);
 }
-static inline vi aq8_high(vi e) {
-    return _mm512_srli_epi16(e, 8);
-}
 static inline vi aq8_low(vi e) {
     return _mm512_and_si512(e, _mm512_set1_epi16(0xff));
 }
-static inline void aq8_words(vi a, vi b, vi *words) {
-    words[0] = words_in_order(_mm512_packus_epi16(a, b));
+/* Of a lane of 16 bytes, pairs of bytes are of the first and third key, then of the second and fourth. */
+static inline vi pairs_in_order(vi x) {
+    return _mm512_shuffle_epi8(x, _mm512_set4_epi32(0x0f070e06, 0x0d050c04, 0x0b030a02, 0x09010800));
+}
+static inline void aq8_words_high(const vi e[2], vi *words) {
+    words[0] = _mm512_srli_epi16(e[0], 8);
+    words[0] = pairs_in_order(_mm512_ternarylogic_epi32(words[0], e[1], _mm512_set1_epi16((int16_t)0xff00), 0xf8));
+}
+static inline void aq8_words_low(const vi e[2], vi *words) {
+    words[0] = _mm512_slli_epi16(e[1], 8);
+    words[0] = pairs_in_order(_mm512_ternarylogic_epi32(words[0], e[0], _mm512_set1_epi16(0xff), 0xf8));
 }
 static inline vi aq8_dot_key(vi acc, vi key, vi query) {
     return _mm512_dpbusd_epi32(acc, key, query);

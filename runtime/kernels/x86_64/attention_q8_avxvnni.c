@@ -18,8 +18,17 @@ static inline void aq8_store_key(int32_t *p, vf x) {
 static inline vi aq8_join(const vi x[4]) {
     return words_in_order(_mm256_packs_epi16(_mm256_packs_epi32(x[0], x[1]), _mm256_packs_epi32(x[2], x[3])));
 }
-static inline void aq8_words(vi a, vi b, vi *words) {
-    words[0] = words_in_order(_mm256_packus_epi16(a, b));
+/* Of a lane of 16 bytes, pairs of bytes are of the first and third key, then of the second and fourth. */
+static inline vi pairs_in_order(vi x) {
+    return _mm256_shuffle_epi8(x, _mm256_setr_epi32(0x09010800, 0x0b030a02, 0x0d050c04, 0x0f070e06, 0x09010800,
+                                                    0x0b030a02, 0x0d050c04, 0x0f070e06));
+}
+static inline void aq8_words_high(const vi e[2], vi *words) {
+    vi high = _mm256_andnot_si256(_mm256_set1_epi16(0xff), e[1]);
+    words[0] = pairs_in_order(_mm256_or_si256(_mm256_srli_epi16(e[0], 8), high));
+}
+static inline void aq8_words_low(const vi e[2], vi *words) {
+    words[0] = pairs_in_order(_mm256_or_si256(_mm256_slli_epi16(e[1], 8), aq8_low(e[0])));
 }
 static inline vi aq8_dot_key(vi acc, vi key, vi query) {
     return _mm256_dpbusd_avx_epi32(acc, key, query);
