@@ -60,8 +60,9 @@ static inline size_t aq8_row(const struct aq8 *s, size_t j) {
     return s->index ? (size_t)s->index[j] : j;
 }
 
-static inline vf aq8_load(const float *p, size_t n) {
-    return n >= VN ? v_load(p) : v_load_n(p, n);
+/* Columns from c on of a row that has n; always masked, which costs nothing and halves the code. */
+static inline vf aq8_load(const float *row, size_t c, size_t n) {
+    return v_load_n(row + c, n - c < VN ? n - c : VN);
 }
 
 static inline size_t aq8_padded(size_t n, size_t to) {
@@ -85,7 +86,7 @@ static __attribute__((noinline)) void aq8_columns(const struct aq8 *s, const flo
             LATHE_UNROLL
             for (size_t u = 0; u < 4; u++) {
                 size_t at = aq8_row(s, j + u < s->keys ? j + u : j);
-                vf v = aq8_load(x + at * ldx + c, n - c);
+                vf v = aq8_load(x + at * ldx, c, n);
                 lo[u] = v_min(v, lo[u]);
                 hi[u] = v_max(v, hi[u]);
                 bad[u] = v_fma(v, v_set1(0.0f), bad[u]);
@@ -108,7 +109,7 @@ static void aq8_pack_keys(const struct aq8 *s) {
         int32_t *out = s->k + j * s->steps;
         for (size_t c = 0; c < args->d; c += VN)
             aq8_store_key(out + c / AQ8_CPD,
-                          (aq8_load(row + c, args->d - c) - v_load(s->k_low + c)) * v_load(s->k_inverse + c));
+                          (aq8_load(row, c, args->d) - v_load(s->k_low + c)) * v_load(s->k_inverse + c));
     }
     for (size_t j = s->keys; j < aq8_padded(s->keys, AQ8_GROUP); j++)
         memcpy(s->k + j * s->steps, s->k + (s->keys - 1) * s->steps, s->steps * sizeof *s->k);
@@ -125,7 +126,7 @@ static void aq8_pack_values(const struct aq8 *s) {
             for (size_t u = 0; u < AQ8_CPD; u++) {
                 x[u] = vi_set1(0);
                 if (j + u < s->keys)
-                    x[u] = vi_sub(vi_round((aq8_load(args->v + aq8_row(s, j + u) * args->ldv + c, args->dv - c) -
+                    x[u] = vi_sub(vi_round((aq8_load(args->v + aq8_row(s, j + u) * args->ldv, c, args->dv) -
                                             v_load(s->v_low + c)) *
                                            v_load(s->v_inverse + c)),
                                   vi_set1(128));
@@ -155,14 +156,14 @@ static __attribute__((noinline)) void aq8_pack_queries(const struct aq8 *s, size
     const struct lathe_attention_f32_args *args = s->args;
     vi most[2] = {vi_set1(0),
                   vi_set1(0)}; /* magnitudes as integers: infinities and what is no number are the largest */
+    const float *rows[VN];
+    for (size_t r = 0; r < VN; r++)
+        rows[r] = args->q + (q0 + (r < count ? r : count - 1)) * args->ldq;
     for (size_t c = 0; c < args->d; c += VN) {
         vf x[VN];
-        const float *row = args->q + q0 * args->ldq + c;
         LATHE_UNROLL
-        for (size_t r = 0; r < VN; r++) {
-            x[r] = aq8_load(row, args->d - c);
-            row += r + 1 < count ? args->ldq : 0;
-        }
+        for (size_t r = 0; r < VN; r++)
+            x[r] = aq8_load(rows[r], c, args->d);
         v_transpose(x);
         LATHE_UNROLL
         for (size_t i = 0; i < VN; i++) {
@@ -280,26 +281,24 @@ AQ8_INLINE void aq8_values(const size_t vectors, const struct aq8 *s, const floa
 
 /* ---- softmax */
 
-/* VN rows of a mask operand from key j on, turned: [key][query]. What lies behind the keys is not read. */
-static __attribute__((noinline)) void aq8_turn(const struct aq8 *s, size_t q0, size_t count, size_t j, bool bias,
-                                               float *out) {
+/* What the mask operands add to the scores of VN keys from j on, -inf where they forbid: [key][query]. */
+static __attribute__((noinline)) void aq8_turn(const struct aq8 *s, size_t q0, size_t count, size_t j, float *out) {
     const struct lathe_attention_f32_args *args = s->args;
     vf x[VN];
     size_t n = s->keys - j < VN ? s->keys - j : VN;
     for (size_t r = 0; r < VN; r++) {
         size_t i = q0 + (r < count ? r : count - 1);
+        const float *bias = args->bias ? args->bias + i * args->ldb : NULL;
+        const uint8_t *allow = args->allow ? args->allow + i * args->ld_allow : NULL;
         float line[VN] = {0};
-        if (bias && !s->index) {
-            v_store(line, aq8_load(args->bias + i * args->ldb + j, n));
-        } else if (!bias && !s->index && n == VN) {
-            v_store(line, v_select(v_bytes_set(args->allow + i * args->ld_allow + j), v_set1(0.0f), v_set1(-1.0f)));
-        } else {
-            for (size_t u = 0; u < n; u++)
-                line[u] = bias ? args->bias[i * args->ldb + aq8_row(s, j + u)]
-                          : args->allow[i * args->ld_allow + aq8_row(s, j + u)] != 0 ? 0.0f
-                                                                                     : -1.0f;
+        uint8_t bytes[VN] = {0};
+        for (size_t u = 0; u < n; u++) {
+            size_t at = aq8_row(s, j + u);
+            if (bias)
+                line[u] = bias[at];
+            bytes[u] = !allow || allow[at];
         }
-        v_store(out + r * VN, v_load(line));
+        v_store(out + r * VN, v_select(v_bytes_set(bytes), v_load(line), v_set1(-__builtin_inff())));
     }
     LATHE_UNROLL
     for (size_t r = 0; r < VN; r++)
@@ -311,11 +310,11 @@ static __attribute__((noinline)) void aq8_turn(const struct aq8 *s, size_t q0, s
 }
 
 /* Scores of keys [from, to) for the queries of vector g: -inf where a mask says so; with a bias they become scores in
- * base 2. Returns the largest of them and of `top`. */
-static __attribute__((noinline)) vf aq8_mask(const struct aq8 *s, size_t q0, size_t count, size_t g, size_t from,
-                                             size_t to, struct aq8_lanes *lanes) {
+ * base 2. Returns the largest of them and of those before. */
+static __attribute__((noinline, cold)) vf aq8_mask(const struct aq8 *s, size_t q0, size_t count, size_t g, size_t from,
+                                                   size_t to, struct aq8_lanes *lanes) {
     const struct lathe_attention_f32_args *args = s->args;
-    float bounds[2][VN], bias[VN * VN], allow[VN * VN];
+    float bounds[2][VN], added[VN * VN];
     vf none = v_set1(-__builtin_inff()), top = lanes->top;
     for (size_t r = 0; r < VN; r++) {
         size_t i = q0 + (r < count ? r : count - 1);
@@ -323,23 +322,19 @@ static __attribute__((noinline)) vf aq8_mask(const struct aq8 *s, size_t q0, siz
         bounds[1][r] = args->last ? (float)args->last[i] : (float)args->nk;
     }
     vf low = v_load(bounds[0]), high = v_load(bounds[1]);
-    for (size_t j0 = from; j0 < to; j0 += VN) {
+    for (size_t j = from; j < to; j++) {
+        float *at = s->strip + ((j - from) * s->vectors + g) * VN, *add = added + (j - from) % VN * VN;
+        vf x = v_load(at), key = v_set1((float)aq8_row(s, j));
+        if (add == added && (args->bias || args->allow))
+            aq8_turn(s, q0, count, j, added);
         if (args->bias)
-            aq8_turn(s, q0, count, j0, true, bias);
-        if (args->allow)
-            aq8_turn(s, q0, count, j0, false, allow);
-        for (size_t j = j0; j < j0 + VN && j < to; j++) {
-            float *at = s->strip + ((j - from) * s->vectors + g) * VN;
-            vf x = v_load(at), key = v_set1((float)aq8_row(s, j));
-            if (args->bias)
-                x = (x - v_set1(LATHE_Q8_BASE)) * lanes->a + v_load(bias + (j - j0) * VN) * v_set1(LATHE_Q8_LOG2_E);
-            if (args->allow)
-                x = v_select(v_lt(v_load(allow + (j - j0) * VN), v_set1(0.0f)), none, x);
-            x = v_select(v_lt(key, low), none, v_select(v_lt(key, high), x, none));
-            v_store(at, x);
-            top = v_max(x, top);
-            lanes->odd = v_select(v_lt(x, v_set1(__builtin_inff())), lanes->odd, v_set1(__builtin_nanf("")));
-        }
+            x = (x - v_set1(LATHE_Q8_BASE)) * lanes->a + v_load(add) * v_set1(LATHE_Q8_LOG2_E);
+        else if (args->allow)
+            x = x + v_load(add);
+        x = v_select(v_lt(key, low), none, v_select(v_lt(key, high), x, none));
+        v_store(at, x);
+        top = v_max(x, top);
+        lanes->odd = v_select(v_lt(x, v_set1(__builtin_inff())), lanes->odd, v_set1(__builtin_nanf("")));
     }
     return top;
 }
