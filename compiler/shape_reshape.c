@@ -213,6 +213,8 @@ static enum lathe_status resolve_target(struct shape_ctx *c, const lathe_dim *li
             LATHE_TRY(refuse_or_bake(c, &in, list, target, count));
             continue;
         }
+        if (!attempt && in.rank && out->rank && lathe_shape_same_batch(c, in.d[0], out->d[0]))
+            continue;
         break;
     }
     /* A shape of expressions: the counts may still be equal for all sizes that can occur. */

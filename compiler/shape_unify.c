@@ -111,6 +111,12 @@ static bool unify(struct shape_ctx *c, lathe_dim a, lathe_dim b) {
     return true;
 }
 
+bool lathe_shape_same_batch(struct shape_ctx *c, lathe_dim a, lathe_dim b) {
+    uint32_t x = lathe_shape_plain_symbol(c->g, a), y = lathe_shape_plain_symbol(c->g, b);
+    return x != UINT32_MAX && y != UINT32_MAX && x != y && input_axis(c->g, x) == 0 && input_axis(c->g, y) == 0 &&
+           unify(c, a, b);
+}
+
 /* A constant size beside f*symbol + k with a symbol of an input: the symbol can only be (value - k) / f. */
 static bool solve_for_symbol(const struct shape_ctx *c, lathe_dim expression, int64_t value, uint32_t *symbol,
                              int64_t *solution) {

@@ -241,6 +241,15 @@ static void axes_are_unified(void **state) {
     int64_t one;
     assert_true(lathe_value_dim_is(g, value_of(g, "m"), 0, &one) && one == 1);
     lathe_graph_free(&g);
+    /* A mask in the shape of the other input's batch. */
+    g = graph_from("input %a : i64[b, s]\ninput %m : i64[b2, s2]\nconst %zero : i64[] = {0}\n"
+                   "const %rest : i64[1] = {-1}\n%shape : i64[2] = shape(%a)\n%b0 : i64[] = gather(%shape, %zero) "
+                   "{axis=0}\n%b1 : i64[1] = reshape(%b0)\n%to : i64[2] = concat(%b1, %rest) {axis=0}\n"
+                   "%y : i64[b, s2] = reshape(%m, %to)\noutput %y as \"y\"\n");
+    assert_int_equal(lathe_value_dim(g, value_of(g, "m"), 0), lathe_value_dim(g, value_of(g, "a"), 0));
+    assert_int_not_equal(lathe_value_dim(g, value_of(g, "m"), 1), lathe_value_dim(g, value_of(g, "a"), 1));
+    assert_int_equal(g->note_count, 1);
+    lathe_graph_free(&g);
 }
 
 /* Positions cut from a table bound the length; what follows may count on it, here that 4 - s is not negative. */
