@@ -75,6 +75,35 @@ static bool feeds_layer_norm(const struct lathe_graph *g, lathe_value_id v) {
     return false;
 }
 
+/* v, or the numbers of a vector that the source has in few bits; LATHE_NONE when it is neither. Folding leaves such a
+ * vector alone, which may be large for it; beside the weights of its product it is small. */
+static lathe_value_id constant_vector(struct lathe_pass_ctx *ctx, lathe_value_id v) {
+    struct lathe_graph *g = ctx->graph;
+    lathe_node_id n = lathe_producer_of(g, v, LATHE_OP_DEQUANTIZE_LINEAR);
+    if (lathe_value_is_constant(g, v))
+        return v;
+    if (n == LATHE_NONE || g->values[v].rank != 1 || g->values[v].dtype != LATHE_F32)
+        return LATHE_NONE;
+    const struct lathe_node *node = &g->nodes[n];
+    lathe_value_id q = node->in[0], scale = node->in[1], zero = node->n_in > 2 ? node->in[2] : LATHE_NONE;
+    struct lathe_attrs attrs = lathe_node_attrs(g, n);
+    int64_t count = lathe_value_count(g, v), scales = lathe_value_count(g, scale), zeros = 1;
+    if (!lathe_value_is_constant(g, q) || !lathe_value_is_constant(g, scale) || g->values[scale].dtype != LATHE_F32 ||
+        (zero != LATHE_NONE && !lathe_value_is_constant(g, zero)) || lathe_attr_int(&attrs, LATHE_ATTR_BLOCK_SIZE, 0))
+        return LATHE_NONE;
+    zeros = zero == LATHE_NONE ? 1 : lathe_value_count(g, zero);
+    if (count < 1 || (scales != 1 && scales != count) || (zeros != 1 && zeros != count))
+        return LATHE_NONE;
+    float *data = lathe_arena_alloc_array(g->arena, (size_t)count, sizeof *data);
+    g->out_of_memory |= !data;
+    for (int64_t i = 0; data && i < count; i++) {
+        double less = zero == LATHE_NONE ? 0 : lathe_constant_f64(g, zero, zeros == 1 ? 0 : i);
+        data[i] =
+            (float)(lathe_constant_f64(g, q, i) - less) * (float)lathe_constant_f64(g, scale, scales == 1 ? 0 : i);
+    }
+    return data ? lathe_graph_add_constant(g, g->values[v].name, LATHE_F32, 1, &count, data) : LATHE_NONE;
+}
+
 /* A constant bias with the sign of the sum. */
 static lathe_value_id signed_bias(struct lathe_pass_ctx *ctx, lathe_value_id bias, bool negative) {
     struct lathe_graph *g = ctx->graph;
@@ -132,9 +161,9 @@ static bool absorb(struct lathe_pass_ctx *ctx, lathe_node_id linear) {
         g->values[other].dtype != LATHE_F32 || (op == LATHE_OP_SUB && g->nodes[use].in[0] != v))
         return false;
     int last = g->values[v].rank - 1;
-    if (!active && !has_operand(g, linear, 2) && lathe_value_is_constant(g, other) &&
-        lathe_match_row_operand(g, other, v, last)) {
-        lathe_value_id bias = lathe_match_make_row_operand(ctx, linear, other, v, last);
+    lathe_value_id vector = active || has_operand(g, linear, 2) ? LATHE_NONE : constant_vector(ctx, other);
+    if (vector != LATHE_NONE && lathe_match_row_operand(g, vector, v, last)) {
+        lathe_value_id bias = lathe_match_make_row_operand(ctx, linear, vector, v, last);
         bias = signed_bias(ctx, bias, op == LATHE_OP_SUB);
         if (g->out_of_memory)
             return false;

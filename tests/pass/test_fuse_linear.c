@@ -39,6 +39,15 @@ static const struct pass_case cases[] = {
     {"bias of one number", "fuse_linear fuse_epilogue",
      WEIGHTS "const %c : f32[] = {7}\n" Y("m", "matmul(%x, %w)") Y("y", "add(%m, %c)") OUT,
      "linear=1 add=0\ntext:{7.0, 7.0, 7.0}"},
+    {"bias in 8 bits", "fuse_linear fuse_epilogue",
+     WEIGHTS "const %q : i8[3] = {2, -4, 6}\nconst %s : f32[3] = {0.5, 0.25, 2}\nconst %z : i8[3] = {0, 0, 0}\n"
+             "%c : f32[3] = dequantize_linear(%q, %s, %z) {axis=0}\n" Y("m", "matmul(%x, %w)") Y("y", "add(%c, %m)")
+                 OUT,
+     "linear=1 add=0\ntext:{1.0, -1.0, 12.0}"},
+    {"one that is computed stays", "fuse_linear fuse_epilogue",
+     WEIGHTS "input %q : i8[3]\nconst %s : f32[] = {0.5}\n%c : f32[3] = dequantize_linear(%q, %s) {axis=0}\n" Y(
+         "m", "matmul(%x, %w)") Y("y", "add(%c, %m)") OUT,
+     "linear=1 add=1"},
     {"bias for each token stays", "fuse_linear fuse_epilogue",
      "const %w : f32[2, 3] = {1, 2, 3, 4, 5, 6}\nconst %b : f32[2, 1] = {1, 2}\ninput %x : f32[batch, 2, 2]\n"
      "%m : f32[batch, 2, 3] = matmul(%x, %w)\n%y : f32[batch, 2, 3] = add(%m, %b)\n" OUT,
