@@ -5,9 +5,15 @@
  *   Q8_NAME(b), Q8_NAME(load_b)(p)  4 bytes of each of VN columns
  *   Q8_NAME(dot)(acc, a, b)         acc plus their dot product in each lane
  *   Q8_MR                           the most rows of a tile
+ * and, for vectors of 16 lanes, may define
+ *   Q8_LATER                        the epilogue of a tile is done beside the products of the next: see there
  * The sums stay in registers while k runs, as in gemm_body.h. Q8_CASE(way, rows, width) then is a case of the switch
  * over the rows of a tile. */
+#ifdef Q8_LATER
+#include "gemm_q8_later_body.h"
+#else
 #include "gemm_q8_finish_body.h"
+#endif
 #include "unroll.h"
 
 #ifndef Q8_VP
@@ -50,8 +56,19 @@ static inline __attribute__((always_inline)) void Q8_NAME(panels)(const size_t r
         step = tile->fetch_step;
         turn = steps;
     }
-    for (size_t t = 0, end = turn; t < steps; end = steps, fetch = next_group)
-        for (; t < end; t++, b += 64, fetch += step) {
+    const int8_t *last = b + steps * 64, *end = b + turn * 64, *stop = NULL; /* stop: a row that waits has its turn */
+#ifdef Q8_LATER
+    const bool beside = rows > 6 && panels > 1; /* fewer products wait for memory, and code has its price too */
+    struct lathe_gemm_q8_later *later = tile->later;
+    if (later && later->waiting && !(beside && later->cols == panels * 16))
+        q8_finish_all_waiting(later);
+    if (later && later->waiting) {
+        later->every = (uint32_t)steps / (uint32_t)later->waiting * (size_t)64;
+        stop = b + later->every;
+    }
+#endif
+    for (;;) {
+        for (const int8_t *until = stop && stop < end ? stop : end; b < until;) {
             Q8_NAME(b) bv[Q8_MAX_VECTORS];
             LATHE_UNROLL
             for (size_t v = 0; v < vectors; v++)
@@ -71,16 +88,39 @@ static inline __attribute__((always_inline)) void Q8_NAME(panels)(const size_t r
                 a[r / 3] += 4;
                 __asm__("" : "+r"(a[r / 3])); /* or the compiler makes a pointer of every row and spills them */
             }
+            b += 64;
+            fetch += step;
+            __asm__("" : "+r"(b), "+r"(fetch)); /* or it counts steps besides */
         }
+#ifdef Q8_LATER
+        if (beside && b == stop) {
+            q8_finish_waiting(later, panels * 16);
+            stop = later->waiting ? b + later->every : NULL;
+            continue;
+        }
+#endif
+        if (b == last)
+            break;
+        end = last;
+        fetch = next_group;
+    }
     /* Through a buffer: activations need registers, and lines of C far apart may share one set of the first cache. */
-    int32_t sums[Q8_MR * VN * Q8_MAX_VECTORS] __attribute__((aligned(64)));
+    int32_t own[Q8_MR * VN * Q8_MAX_VECTORS] __attribute__((aligned(64))), *sums = own;
+#ifdef Q8_LATER
+    if (later)
+        sums = later->sums;
+#endif
     LATHE_UNROLL
     for (size_t r = 0; r < rows; r++) {
         LATHE_UNROLL
         for (size_t v = 0; v < vectors; v++)
             vi_store(sums + (r * vectors + v) * VN, acc[r][v]);
     }
+#ifdef Q8_LATER
+    q8_finish_or_wait(tile, column, cols, sums, panels * 16);
+#else
     q8_finish(tile, column, cols, sums, panels * 16);
+#endif
 }
 
 /* All panels of a tile of `rows` rows (a constant after inlining), `width` at a time, the rest one by one or by twos.

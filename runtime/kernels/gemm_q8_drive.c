@@ -91,7 +91,10 @@ static void run_block(const struct block *block, size_t n0, size_t n1, const int
     size_t rows = block->m1 - block->m0, tiles = (rows + block->kernel->mr - 1) / block->kernel->mr;
     size_t k = (p->k + 3) / 4 * 4, lda = row_bytes(p->k);
     struct lathe_gemm_q8_epilogue e = p->epilogue;
-    struct lathe_gemm_q8_tile tile = {.k = k, .lda = lda, .panel_stride = 16 * k, .ldc = p->ldy, .epilogue = &e};
+    struct lathe_gemm_q8_later later;
+    later.waiting = 0; /* and its buffer as it is */
+    struct lathe_gemm_q8_tile tile = {
+        .k = k, .lda = lda, .panel_stride = 16 * k, .ldc = p->ldy, .epilogue = &e, .later = &later};
     size_t group = tiles == 1 ? n1 - n0 : block->kernel->nr, groups = (n1 - n0 + group - 1) / group;
     for (size_t g = 0, at = groups * block->turn / block->turns; g < groups; g++) {
         size_t j = n0 + at * group;
@@ -117,6 +120,8 @@ static void run_block(const struct block *block, size_t n0, size_t n1, const int
             block->kernel->fn(&tile);
         }
     }
+    tile.rows = 0;
+    block->kernel->fn(&tile);
 }
 
 void lathe_gemm_q8_team(const struct lathe_kernels *kernels, const struct lathe_gemm_q8 *p,

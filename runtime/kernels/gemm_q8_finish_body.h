@@ -23,7 +23,7 @@ static inline __attribute__((always_inline)) void q8_finish_rows(enum lathe_acti
             vf x = v_from_i32(sum) * (v_set1(e->scale[r]) * w_scale);
             if (e->bias)
                 x = x + bias;
-            x = v_activate_coarse(activation, e->alpha, x);
+            x = v_activate_q8(activation, e->alpha, x);
             if (e->residual) {
                 const float *residual = e->residual + r * e->ldr + at;
                 x = x + (whole ? v_load(residual) : v_load_n(residual, n));
@@ -60,7 +60,7 @@ q8_finish_vectors(enum lathe_activation activation, bool with_residual, const si
         LATHE_UNROLL
         for (size_t v = 0; v < pair; v++) {
             vi sum = vi_sub(vi_load(sums + r * ld + v * VN), vi_mul(z, w_sum[v]));
-            vf x = v_activate_coarse(activation, alpha, v_from_i32(sum) * (s * w_scale[v]) + bias[v]);
+            vf x = v_activate_q8(activation, alpha, v_from_i32(sum) * (s * w_scale[v]) + bias[v]);
             if (with_residual)
                 x = x + v_load(residual + r * ldr + at + v * VN);
             v_store(c + r * ldc + v * VN, x);
@@ -91,6 +91,7 @@ static __attribute__((noinline)) void q8_finish(const struct lathe_gemm_q8_tile 
         return;
     }
     float *c = tile->c + column;
+#if VN > 1 && !defined(Q8_LATER) /* there these forms wait for the next tile */
     if (e->bias && cols % VN == 0) {
         if (e->activation == LATHE_ACT_NONE && !e->residual) {
             q8_finish_whole(LATHE_ACT_NONE, false, tile->rows, cols, column, sums, ld, c, tile->ldc, e);
@@ -105,16 +106,19 @@ static __attribute__((noinline)) void q8_finish(const struct lathe_gemm_q8_tile 
             return;
         }
     }
+#endif
+#if VN > 1
     switch (e->activation) {
     case LATHE_ACT_NONE:
         q8_finish_rows(LATHE_ACT_NONE, tile->rows, cols, column, sums, ld, c, tile->ldc, e);
-        break;
+        return;
     case LATHE_ACT_GELU:
         q8_finish_rows(LATHE_ACT_GELU, tile->rows, cols, column, sums, ld, c, tile->ldc, e);
-        break;
+        return;
     default:
-        q8_finish_rows(e->activation, tile->rows, cols, column, sums, ld, c, tile->ldc, e);
         break;
     }
+#endif
+    q8_finish_rows(e->activation, tile->rows, cols, column, sums, ld, c, tile->ldc, e);
 }
 #endif

@@ -16,7 +16,7 @@
 #include "ops_enums.h"
 #include "tensor.h"
 
-#define LATHE_Q8_MAX_K ((size_t)65793)
+#define LATHE_Q8_MAX_K  ((size_t)65793)
 #define LATHE_Q8_NARROW 64 /* weights of at most this magnitude are narrow: 255 * 64 * 2 fits 16 bits */
 
 /* `count` rows of k floats with stride ldx (floats) to bytes with stride ldq; bytes from k to the next multiple of 4
@@ -34,7 +34,9 @@ struct lathe_quantize_rows {
 };
 typedef void (*lathe_quantize_rows_fn)(const struct lathe_quantize_rows *rows);
 
-/* y = act((sum - zero[r] * w_sum[j]) * (scale[r] * w_scale[j]) + bias[j]) + residual[r][j], each operation rounded. */
+/* y = act((sum - zero[r] * w_sum[j]) * (scale[r] * w_scale[j]) + bias[j]) + residual[r][j], each operation rounded.
+ * GELU in either form is within 1.1e-4 and within 2.5e-4 of the size of its argument: far below the steps of the 8-bit
+ * products that read it. */
 struct lathe_gemm_q8_epilogue {
     const float *scale;  /* [rows] */
     const int32_t *zero; /* [rows] */
@@ -47,11 +49,32 @@ struct lathe_gemm_q8_epilogue {
     float alpha; /* of quick_gelu */
 };
 
+/* Sums whose epilogue is still to be done, and how: kernels that can do it beside the products of the next tile leave
+ * them here; what the pointers point to stays as it is meanwhile. The caller sets `waiting` to 0 before the first tile
+ * and calls the kernel with a tile of 0 rows after the last one. */
+#define LATHE_Q8_MAX_WAITING 28 /* vectors */
+struct lathe_gemm_q8_later {
+    int32_t sums[LATHE_Q8_MAX_WAITING * 16] __attribute__((aligned(64)));
+    size_t waiting, row; /* rows; the next of them, in `scale` and `zero` */
+    size_t every;        /* bytes of a panel from one to the next: the kernel's own */
+    size_t cols;         /* whole vectors: the sums have no others */
+    float *c;            /* of the next row, so is the residual; the other pointers are as in the epilogue */
+    size_t ldc;
+    const float *scale;
+    const int32_t *zero;
+    const float *w_scale;
+    const int32_t *w_sum;
+    const float *bias, *residual; /* residual may be NULL */
+    size_t ldr;
+    const float *tail; /* NULL, or of the activation: the kernel's own */
+};
+
 /* c[r][j] = epilogue(sum over t of a[r][t] * w[t][j]) for up to MR rows and any number of panels. */
 struct lathe_gemm_q8_tile {
-    size_t rows, cols; /* rows <= MR; whole panels are read, `cols` columns are stored */
-    size_t k;          /* padded: a multiple of 4 */
-    const uint8_t *a;  /* rows with stride lda */
+    size_t rows,
+        cols;         /* rows <= MR, 0: only what waits is finished; whole panels are read, `cols` columns are stored */
+    size_t k;         /* padded: a multiple of 4 */
+    const uint8_t *a; /* rows with stride lda */
     size_t lda;
     const int8_t *b; /* panel p at b + p * panel_stride; packing S8_N16K4 has panel_stride 16 * k */
     size_t panel_stride;
@@ -63,6 +86,7 @@ struct lathe_gemm_q8_tile {
     size_t ldc;
     int32_t *sums; /* when epilogue is NULL: the exact sums, row stride ldc, and c is not used */
     const struct lathe_gemm_q8_epilogue *epilogue;
+    struct lathe_gemm_q8_later *later; /* NULL: the epilogue is done when the kernel returns */
 };
 typedef void (*lathe_gemm_q8_fn)(const struct lathe_gemm_q8_tile *tile);
 

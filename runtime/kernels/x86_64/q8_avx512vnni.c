@@ -18,12 +18,17 @@ static inline vi vnni_dot(vi acc, vnni_a a, vnni_b b) {
 }
 
 #define Q8_MR      14
+#define Q8_LATER   /* the epilogue beside the next products */
 #define Q8_NAME(x) vnni_##x
 #include "gemm_q8_body.h"
 #include "kernel_rows.h"
 
 void lathe_gemm_u8s8_14x32__avx512vnni(const struct lathe_gemm_q8_tile *tile) {
     switch (tile->rows) {
+    case 0:
+        if (tile->later)
+            q8_finish_all_waiting(tile->later);
+        return;
         Q8_CASE(vnni, 1, 4)
         Q8_CASE(vnni, 2, 4)
         Q8_CASE(vnni, 3, 4)
