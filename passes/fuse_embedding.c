@@ -11,6 +11,7 @@
 #include "weight_reader.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #define MAX_PAIRS    4
 #define MAX_SUMMANDS 8
@@ -73,6 +74,24 @@ static bool is_table(const struct lathe_graph *g, lathe_value_id v, int64_t hidd
     out->index = LATHE_NONE;
     out->offset = 0;
     return out->rows >= 1;
+}
+
+/* A constant [B,S,H] that an exporter with fixed sizes made: the same rows for each sequence, or one for all tokens. */
+static bool is_repeated(const struct lathe_graph *g, lathe_value_id v, int64_t hidden, struct pair *out) {
+    const struct lathe_value *value = &g->values[v];
+    int64_t count = lathe_value_count(g, v), rows;
+    if (value->rank != 3 || count < 1 || !lathe_value_dim_is(g, v, -1, &rows) || rows != hidden ||
+        !lathe_value_dim_is(g, v, -2, &rows))
+        return false;
+    const char *data = value->data;
+    size_t row = (size_t)hidden * lathe_dtype_bytes(value->dtype), all = (size_t)(count / hidden) * row;
+    if (all > row && memcmp(data, data + row, all - row) == 0)
+        rows = 1;
+    size_t period = (size_t)rows * row;
+    if (all > period && memcmp(data, data + period, all - period) != 0)
+        return false;
+    *out = (struct pair){.table = v, .rows = rows, .looked_up = LATHE_NONE, .index = LATHE_NONE};
+    return true;
 }
 
 static bool refuse(struct summands *s, lathe_node_id at, const char *why) {
@@ -151,7 +170,7 @@ static bool take_summand(const struct lathe_graph *g, lathe_value_id v, lathe_va
         return false;
     lathe_dim seq = lathe_value_dim(g, sum, -2);
     if (lathe_value_is_constant(g, v)) {
-        if (!is_table(g, v, hidden, &pair))
+        if (!is_table(g, v, hidden, &pair) && !is_repeated(g, v, hidden, &pair))
             return refuse(s, s->at, "a constant summand is neither a row nor [S,H]");
         if (pair.rows == 1)
             pair.offset = -1;

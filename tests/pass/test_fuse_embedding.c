@@ -35,6 +35,22 @@ static const struct pass_case cases[] = {
      TABLES "const %one : i64[] = {1}\n%f : i64[batch, seq] = expand(%one)\n"
             "%u : f32[batch, seq, 2] = gather(%type, %f) {axis=0}\n" SUM("s", "w", "u") NORM("s"),
      "embedding=1 expand=0 add=0\ntext:offsets=[0, -1]\ntext:f32[1, 2] = {3.0, 4.0}"},
+    {"token types that an exporter with fixed sizes looked up", "fuse_embedding",
+     "const %word : f32[5, 2] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}\nconst %g : f32[2] = {1, 2}\nconst %b : f32[2] = {0, "
+     "1}\n"
+     "const %u : f32[2, 3, 2] = {3, 4, 3, 4, 3, 4, 3, 4, 3, 4, 3, 4}\n"
+     "const %v : f32[2, 3, 2] = {1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 6}\ninput %ids : i64[2, 3]\n"
+     "%w : f32[2, 3, 2] = gather(%word, %ids) {axis=0}\n%s : f32[2, 3, 2] = add(%w, %u)\n"
+     "%t : f32[2, 3, 2] = add(%s, %v)\n%y : f32[2, 3, 2] = layer_norm(%t, %g, %b) {axis=2, epsilon=1e-12}\n" OUTPUT,
+     "embedding=1 add=0\ntext:offsets=[0, -1, 0]\ntext:f32[1, 2] = {3.0, 4.0}\ntext:f32[3, 2] = {1.0, 2.0, 3.0, 4.0, "
+     "5.0, 6.0}"},
+    {"and of another sort for each sequence", "fuse_embedding",
+     "const %word : f32[5, 2] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}\nconst %g : f32[2] = {1, 2}\nconst %b : f32[2] = {0, "
+     "1}\n"
+     "const %u : f32[2, 3, 2] = {3, 4, 3, 4, 3, 4, 3, 4, 3, 4, 3, 5}\ninput %ids : i64[2, 3]\n"
+     "%w : f32[2, 3, 2] = gather(%word, %ids) {axis=0}\n%s : f32[2, 3, 2] = add(%w, %u)\n"
+     "%y : f32[2, 3, 2] = layer_norm(%s, %g, %b) {axis=2, epsilon=1e-12}\n" OUTPUT,
+     "embedding=0\nmissed:neither a row nor [S,H]"},
     {"the sum is used too", "fuse_embedding",
      TABLES SUM("s", "w", "t") NORM("s") "%e : f32[batch, seq, 2] = exp(%s)\noutput %e as \"e\"\n",
      "embedding=1 add=0 layer_norm=0 exp=1"},
