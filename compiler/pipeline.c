@@ -2,6 +2,7 @@
 #include "ops_enums.h"
 #include "stages.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -218,6 +219,30 @@ static void report_batch_dependence(const struct lathe_graph *g, struct lathe_re
     lathe_report_warning(report, "BATCH_DEPENDENT", g->nodes[first].name, text);
 }
 
+/* A range that was calibrated on masks of -3e38 or minus infinity leaves one number of all scores. */
+static void report_coarse_scales(const struct lathe_graph *g, struct lathe_report *report) {
+    const double coarse = 1e30;
+    unsigned count = 0;
+    lathe_node_id first = LATHE_NONE;
+    double scale = 0, largest = 0;
+    LATHE_FOR_NODES(g, n) {
+        if (g->nodes[n].op != LATHE_OP_QUANTIZE_LINEAR || !lathe_value_is_constant(g, g->nodes[n].in[1]) ||
+            !lathe_constant_uniform(g, g->nodes[n].in[1], &scale) || fabs(scale) < coarse)
+            continue;
+        first = count++ ? first : n;
+        largest = fabs(scale) > largest ? fabs(scale) : largest;
+    }
+    if (!count)
+        return;
+    char text[320];
+    snprintf(
+        text, sizeof text,
+        "%u QuantizeLinear of the source have steps of up to %.3g: their ranges were calibrated on a mask, and what "
+        "they quantize becomes one number beside it; leave the sum of scores and mask out of the quantization",
+        count, largest);
+    lathe_report_warning(report, "COARSE_SCALE", g->nodes[first].name, text);
+}
+
 /* ---- what was fused */
 
 static int64_t attr_int(const struct lathe_graph *g, lathe_node_id n, enum lathe_attr_key key) {
@@ -388,6 +413,7 @@ enum lathe_status lathe_pipeline_run(struct lathe_graph *g, const struct lathe_t
     enum lathe_status status = run_steps(&r, steps, sizeof steps / sizeof *steps);
     if (status == LATHE_OK && report) {
         report_batch_dependence(g, report);
+        report_coarse_scales(g, report);
         report_fusions(g, was, was_count, report);
     }
     free(was);

@@ -102,7 +102,7 @@ enum lathe_status lathe_run_quantize_linear(const struct lathe_op_call *call) {
         for (int64_t j = 0; j < n; j++) {
             double q = wide ? values[j] / s : (double)((float)values[j] / (float)s);
             q = rint(q) + z;
-            values[j] = q < low ? low : q > high ? high : q;
+            values[j] = q > high ? high : q >= low ? q : low; /* NaN: the least, as in ONNX Runtime */
         }
         lathe_store(y, i, n, LATHE_KIND_F64, values);
     }

@@ -523,6 +523,8 @@ q = onnx("QuantizeLinear", [x, s, np.zeros((2, 4), np.int8)], axis=0, block_size
 case("quantize_linear", [x, s, np.zeros((2, 4), np.int8)], q, axis=0, block_size=2)
 case("quantize_linear", [np.array([0.5, 1.5, 2.5, -0.5, 1e9, -1e9], np.float32), np.array(1, np.float32)],
      np.array([0, 2, 2, 0, 255, 0], np.uint8))
+case("quantize_linear", [np.array([np.nan, np.inf, -np.inf, 0], np.float32), np.array(np.inf, np.float32),
+                         np.array(3, np.int8)], np.array([-128, -128, -128, 3], np.int8))  # as ONNX Runtime has it
 x = values(np.int32, 5)
 case("dequantize_linear", [x, np.array(0.5, np.float32)], (x * 0.5).astype(np.float32))
 for x in (values(np.float32, 3, 4), np.abs(values(np.float32, 5)), -np.abs(values(np.float32, 5))):
