@@ -6,8 +6,7 @@
 
 #include "attention_q8_scheme.h"
 
-#define AQ8_TILE    4
-#define AQ8_OVERLAP 0
+#define AQ8_TILE 4
 
 static inline vi exp2_16(vi y) {
     vi f = _mm256_slli_epi16(y, 4), n = _mm256_srli_epi16(y, 12), low = _mm256_set1_epi32(0xffff);

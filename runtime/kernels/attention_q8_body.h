@@ -4,7 +4,6 @@
  *   AQ8_CPD                        numbers of a 32-bit word: 4 bytes, or 2 of 16 bits
  *   AQ8_TILE                       keys, or columns of values, whose sums for two vectors of queries fit the registers;
  *                                  a divisor of VN
- *   AQ8_OVERLAP                    1: weights are made while scores are multiplied
  *   aq8_store_key(p, x)            VN columns of a key, rounded half to even, from a vector of floats
  *   aq8_join(x)                    words of the AQ8_CPD vectors of integers x, signed, cut to what fits
  *   aq8_weigh(y, e)                e of four keys from their distances y: two vectors of 16 bits
@@ -33,14 +32,6 @@
 #define AQ8_GROUP   16                   /* keys are padded to whole groups */
 #define AQ8_REST    (LATHE_Q8_BLOCK / 2) /* line of the strip where the low bytes of few keys begin */
 
-/* A vector of queries. */
-struct aq8_lanes {
-    vf a, factor;
-    vf top, sum; /* of the blocks so far; top as floats from the base without a bias */
-    vf odd;      /* NaN when a bias is NaN or +inf, else 0 */
-    vf shrink;   /* of the blocks before */
-};
-
 struct aq8 {
     const struct lathe_attention_f32_args *args;
     const int32_t *index; /* of the keys that take part, NULL: all */
@@ -50,25 +41,19 @@ struct aq8 {
     float *k_low, *k_scale, *k_inverse, *v_low, *v_scale, *v_inverse, *v_middle;
     int32_t *k, *v, *q;
     float *lines; /* [d padded to VN][VN] */
-    float *strip; /* two: of this item and of the next one */
-    float *total;
-    struct aq8_lanes (*lanes)[AQ8_VECTORS]; /* of this tile and of the next one, as are words of queries */
-    float factor;                           /* NaN when a key has one, else 1 */
+    float *strip, *total;
+    float factor;   /* NaN when a key has one, else 1 */
     size_t vectors; /* of queries in this tile; kept here, so that functions are not compiled for each */
     bool fine;      /* at most LATHE_Q8_FINE keys: weights of 16 bits, their low bytes behind the strip's front */
     bool plain;     /* every query sees every key, and no bias */
 };
 
-#define AQ8_INLINE static inline __attribute__((always_inline))
-
-/* A tile of queries and a block of keys. */
-struct aq8_item {
-    size_t q0, count, counts[AQ8_VECTORS]; /* queries, in all and of each vector */
-    size_t to, b, end;                     /* keys that the tile sees end at `to`; the block is [b, end) */
-    bool first;                            /* block of the tile */
-    int32_t *q;
-    struct aq8_lanes *lanes; /* [vectors] */
-    float *strip;
+/* A vector of queries. */
+struct aq8_lanes {
+    vf a, factor;
+    vf top, sum; /* of the blocks so far; top as floats from the base without a bias */
+    vf odd;      /* NaN when a bias is NaN or +inf, else 0 */
+    vf shrink;   /* of the blocks before */
 };
 
 static inline size_t aq8_row(const struct aq8 *s, size_t j) {
@@ -167,7 +152,7 @@ static void aq8_pack_head(struct aq8 *s) {
 
 /* `count` queries from q0 on into vector g; lanes behind them repeat the last one. */
 static __attribute__((noinline)) void aq8_pack_queries(const struct aq8 *s, size_t q0, size_t count, size_t g,
-                                                       int32_t *q, struct aq8_lanes *lanes) {
+                                                       struct aq8_lanes *lanes) {
     const struct lathe_attention_f32_args *args = s->args;
     vi most[2] = {vi_set1(0),
                   vi_set1(0)}; /* magnitudes as integers: infinities and what is no number are the largest */
@@ -193,7 +178,7 @@ static __attribute__((noinline)) void aq8_pack_queries(const struct aq8 *s, size
         LATHE_UNROLL
         for (size_t u = 0; u < AQ8_CPD; u++)
             x[u] = vi_round(v_load(s->lines + (t * AQ8_CPD + u) * VN) * query.inverse);
-        vi_store(q + (t * s->vectors + g) * VN, aq8_join(x));
+        vi_store(s->q + (t * s->vectors + g) * VN, aq8_join(x));
     }
     lanes->a = query.a;
     lanes->factor = query.factor * v_set1(s->factor);
@@ -201,97 +186,8 @@ static __attribute__((noinline)) void aq8_pack_queries(const struct aq8 *s, size
     lanes->sum = lanes->odd = lanes->shrink = v_set1(0.0f);
 }
 
-/* ---- weights */
-
-/* Scores of a vector of queries that become weights, four keys at a time. */
-struct aq8_chain {
-    float *line;         /* of key 0, with stride vectors * VN */
-    size_t at, whole, n; /* keys done; keys whose distances fit an integer, a multiple of 4; all */
-    vf step, top;
-    vi carry;     /* what is left over at the last two keys */
-    vi sum, rest; /* of weights, or of their high and low bytes */
-};
-
-/* Up to key `to`. `clamp`: some distances may be too large for an integer. */
-AQ8_INLINE void aq8_weigh_keys(const bool clamp, const bool bias, const bool fine, size_t stride, size_t to,
-                               struct aq8_chain *chain) {
-    const float *in = chain->line + chain->at * stride;
-    int32_t *out = (int32_t *)(void *)chain->line + chain->at / AQ8_CPD * stride, *low = out + AQ8_REST * stride;
-    const vi one = vi_set1(AQ8_CPD == 4 ? 0x01010101 : 0x00010001);
-    vf step = chain->step, top = chain->top;
-    vi carry = chain->carry, sum = chain->sum, rest = chain->rest;
-    for (size_t j = chain->at; j < to; j += 4, in += 4 * stride) {
-        vf y[4];
-        vi e[2], words[4 / AQ8_CPD];
-        LATHE_UNROLL
-        for (size_t u = 0; u < 4; u++) {
-            vf x = v_load(in + u * stride);
-            if (bias)
-                y[u] = (top - x) * v_set1(LATHE_Q8_DISTANCE);
-            else
-                y[u] = v_fnma(x, step, top);
-            if (clamp)
-                y[u] = v_min(y[u], v_set1(LATHE_Q8_FAR));
-        }
-        aq8_weigh(y, e);
-        if (fine) {
-            aq8_words_low(e, words);
-            LATHE_UNROLL
-            for (size_t u = 0; u < 4 / AQ8_CPD; u++, low += stride) {
-                vi_store(low, words[u]);
-                rest = aq8_dot_value(rest, words[u], one);
-            }
-        } else {
-            e[0] = aq8_add16(e[0], carry);
-            e[1] = aq8_add16(e[1], aq8_low(e[0]));
-            carry = aq8_low(e[1]);
-        }
-        aq8_words_high(e, words);
-        LATHE_UNROLL
-        for (size_t u = 0; u < 4 / AQ8_CPD; u++, out += stride) {
-            vi_store(out, words[u]);
-            sum = aq8_dot_value(sum, words[u], one);
-        }
-    }
-    chain->at = to;
-    chain->carry = carry;
-    chain->sum = sum;
-    chain->rest = rest;
-}
-
-/* `n` keys whose scores lie in the strip, for the queries of vector g, the largest score known. */
-static void aq8_begin(const struct aq8 *s, float *strip, size_t g, size_t n, const struct aq8_lanes *lanes,
-                      struct aq8_chain *chain) {
-    vm some = v_lt(v_set1(-__builtin_inff()), lanes->top);
-    chain->line = strip + g * VN;
-    chain->at = 0;
-    chain->whole = s->plain ? n / 4 * 4 : 0;
-    chain->n = n;
-    chain->step = lanes->a * v_set1(LATHE_Q8_DISTANCE);
-    chain->top = lanes->top;
-    if (!s->args->bias)
-        chain->top = chain->top * chain->step;
-    chain->top = v_select(some, chain->top, v_set1(__builtin_inff()));
-    chain->carry = vi_set1(0x00800080);
-    chain->sum = chain->rest = vi_set1(0);
-}
-
-/* What is left to do; adds the sum of the weights to that of the lanes. */
-static __attribute__((noinline)) void aq8_end(const struct aq8 *s, struct aq8_chain *chain, struct aq8_lanes *lanes) {
-    size_t stride = s->vectors * VN, padded = aq8_padded(chain->n, 4);
-    if (s->fine)
-        aq8_weigh_keys(false, false, true, stride, chain->whole, chain);
-    else
-        aq8_weigh_keys(false, false, false, stride, chain->whole, chain);
-    for (size_t j = chain->n; j < padded; j++)
-        v_store(chain->line + j * stride, v_set1(-__builtin_inff()));
-    if (chain->whole < padded)
-        aq8_weigh_keys(true, s->args->bias, s->fine, stride, padded, chain);
-    vf sum = v_from_i32(chain->sum);
-    lanes->sum = s->fine ? v_fma(sum, v_set1(256.0f), v_from_i32(chain->rest)) : v_fma(lanes->sum, lanes->shrink, sum);
-}
-
 /* ---- products: `vectors` is a constant */
+#define AQ8_INLINE static inline __attribute__((always_inline))
 
 /* Or GCC gives the sums other registers in every step. */
 #define AQ8_KEEP(acc)                                                                                                  \
@@ -301,12 +197,9 @@ static __attribute__((noinline)) void aq8_end(const struct aq8 *s, struct aq8_ch
     for (size_t g = 0; g < vectors; g++)                                                                               \
         __asm__("" : "+v"(acc[r][g]));
 
-/* Scores of the item's keys into its strip, whole tiles; tops[g] becomes the largest. `chains`: weights that are made
- * meanwhile, as far as they go: they hardly need the units that multiply. */
-AQ8_INLINE void aq8_scores(const size_t vectors, const struct aq8 *s, const struct aq8_item *item, vi *tops,
-                           struct aq8_chain *chains) {
-    int32_t *out = (int32_t *)(void *)item->strip;
-    size_t from = item->b, to = from + aq8_padded(item->end - from, AQ8_TILE);
+/* Keys [from, to), whole tiles, into the strip from `from` on; tops[g] becomes the largest. */
+AQ8_INLINE void aq8_scores(const size_t vectors, const struct aq8 *s, size_t from, size_t to, vi *tops) {
+    int32_t *out = (int32_t *)(void *)s->strip;
     size_t steps = s->steps;
     const int32_t *k = s->k + from * steps;
     vi most[AQ8_VECTORS];
@@ -315,7 +208,7 @@ AQ8_INLINE void aq8_scores(const size_t vectors, const struct aq8 *s, const stru
         most[g] = vi_set1(0);
     for (size_t j = from; j < to; j += AQ8_TILE, k += AQ8_TILE * steps) {
         vi acc[AQ8_TILE][AQ8_VECTORS];
-        const int32_t *q = item->q;
+        const int32_t *q = s->q;
         LATHE_UNROLL
         for (size_t r = 0; r < AQ8_TILE; r++)
             LATHE_UNROLL
@@ -342,25 +235,17 @@ AQ8_INLINE void aq8_scores(const size_t vectors, const struct aq8 *s, const stru
             vi_store(out, acc[r][g]);
             most[g] = vi_max(acc[r][g], most[g]);
         }
-        if (!AQ8_OVERLAP || vectors == 1 || chains->at + AQ8_TILE > chains->whole)
-            continue;
-        LATHE_UNROLL
-        for (size_t g = 0; g < vectors; g++)
-            if (s->fine)
-                aq8_weigh_keys(false, false, true, vectors * VN, chains[g].at + AQ8_TILE, &chains[g]);
-            else
-                aq8_weigh_keys(false, false, false, vectors * VN, chains[g].at + AQ8_TILE, &chains[g]);
     }
     LATHE_UNROLL
     for (size_t g = 0; g < vectors; g++)
         tops[g] = most[g];
 }
 
-/* Weights of the item's keys times their values, added to the shrunk totals of what was before. */
-AQ8_INLINE void aq8_values(const size_t vectors, const struct aq8 *s, const struct aq8_item *item, const float *weights,
-                           bool first) {
-    const struct aq8_lanes *lanes = item->lanes;
-    size_t from = item->b, words = (item->end - from + 3) / 4 * (4 / AQ8_CPD), columns = s->columns;
+/* Weights of keys [from, to), from the front of `weights`, times their values, added to the shrunk totals of what was
+ * before. */
+AQ8_INLINE void aq8_values(const size_t vectors, const struct aq8 *s, const float *weights, size_t from, size_t to,
+                           bool first, const struct aq8_lanes *lanes) {
+    size_t words = (to - from + 3) / 4 * (4 / AQ8_CPD), columns = s->columns;
     for (size_t c = 0; c < columns; c += AQ8_TILE) {
         vi acc[AQ8_TILE][AQ8_VECTORS];
         const int32_t *p = (const int32_t *)(const void *)weights, *v = s->v + from / AQ8_CPD * columns + c;
@@ -424,12 +309,11 @@ static __attribute__((noinline)) void aq8_turn(const struct aq8 *s, size_t q0, s
         v_store(out + r * VN, x[r]);
 }
 
-/* Scores of an item for the queries of vector g: -inf where a mask says so; with a bias they become scores in base 2.
- * Returns the largest of them and of those before. */
-static __attribute__((noinline, cold)) vf aq8_mask(const struct aq8 *s, const struct aq8_item *item, size_t g) {
+/* Scores of keys [from, to) for the queries of vector g: -inf where a mask says so; with a bias they become scores in
+ * base 2. Returns the largest of them and of those before. */
+static __attribute__((noinline, cold)) vf aq8_mask(const struct aq8 *s, size_t q0, size_t count, size_t g, size_t from,
+                                                   size_t to, struct aq8_lanes *lanes) {
     const struct lathe_attention_f32_args *args = s->args;
-    struct aq8_lanes *lanes = &item->lanes[g];
-    size_t q0 = item->q0 + g * VN, count = item->counts[g], from = item->b;
     float bounds[2][VN], added[VN * VN];
     vf none = v_set1(-__builtin_inff()), top = lanes->top;
     for (size_t r = 0; r < VN; r++) {
@@ -438,8 +322,8 @@ static __attribute__((noinline, cold)) vf aq8_mask(const struct aq8 *s, const st
         bounds[1][r] = args->last ? (float)args->last[i] : (float)args->nk;
     }
     vf low = v_load(bounds[0]), high = v_load(bounds[1]);
-    for (size_t j = from; j < item->end; j++) {
-        float *at = item->strip + ((j - from) * s->vectors + g) * VN, *add = added + (j - from) % VN * VN;
+    for (size_t j = from; j < to; j++) {
+        float *at = s->strip + ((j - from) * s->vectors + g) * VN, *add = added + (j - from) % VN * VN;
         vf x = v_load(at), key = v_set1((float)aq8_row(s, j));
         if (add == added && (args->bias || args->allow))
             aq8_turn(s, q0, count, j, added);
@@ -464,13 +348,75 @@ static inline vf aq8_power(vf x) {
     return v_select(v_lt(x, v_set1(0.0f)), v_scale1(v_fma(p, r, v_set1(LATHE_Q8_POWER_0)), n), v_set1(1.0f));
 }
 
-/* ---- a tile */
+struct aq8_chain {
+    vi carry;     /* what is left over at the last two keys */
+    vi sum, rest; /* of weights, or of their high and low bytes */
+};
 
-/* Where the block that holds key b ends. */
-static inline size_t aq8_block(size_t b, size_t to) {
-    size_t end = (b / LATHE_Q8_BLOCK + 1) * LATHE_Q8_BLOCK;
-    return end < to ? end : to;
+/* Four keys at a time, `lines` from keys j0 to j1. `clamp`: some distances may be too large for an integer. */
+AQ8_INLINE void aq8_weigh_keys(const bool clamp, const bool bias, const bool fine, float *line, size_t stride,
+                               size_t j0, size_t j1, vf step, vf top, struct aq8_chain *chain) {
+    const float *in = line + j0 * stride;
+    int32_t *out = (int32_t *)(void *)line + j0 / AQ8_CPD * stride, *rest = out + AQ8_REST * stride;
+    const vi one = vi_set1(AQ8_CPD == 4 ? 0x01010101 : 0x00010001);
+    for (size_t j = j0; j < j1; j += 4, in += 4 * stride) {
+        vf y[4];
+        vi e[2], words[4 / AQ8_CPD];
+        LATHE_UNROLL
+        for (size_t u = 0; u < 4; u++) {
+            vf x = v_load(in + u * stride);
+            if (bias)
+                y[u] = (top - x) * v_set1(LATHE_Q8_DISTANCE);
+            else
+                y[u] = v_fnma(x, step, top);
+            if (clamp)
+                y[u] = v_min(y[u], v_set1(LATHE_Q8_FAR));
+        }
+        aq8_weigh(y, e);
+        if (fine) {
+            aq8_words_low(e, words);
+            LATHE_UNROLL
+            for (size_t u = 0; u < 4 / AQ8_CPD; u++, rest += stride) {
+                vi_store(rest, words[u]);
+                chain->rest = aq8_dot_value(chain->rest, words[u], one);
+            }
+        } else {
+            e[0] = aq8_add16(e[0], chain->carry);
+            e[1] = aq8_add16(e[1], aq8_low(e[0]));
+            chain->carry = aq8_low(e[1]);
+        }
+        aq8_words_high(e, words);
+        LATHE_UNROLL
+        for (size_t u = 0; u < 4 / AQ8_CPD; u++, out += stride) {
+            vi_store(out, words[u]);
+            chain->sum = aq8_dot_value(chain->sum, words[u], one);
+        }
+    }
 }
+
+/* The strip's scores of `n` keys for the queries of vector g become weights; adds them to the lanes' sums. */
+static __attribute__((noinline)) void aq8_softmax(const struct aq8 *s, size_t g, size_t n, struct aq8_lanes *lanes) {
+    size_t stride = s->vectors * VN, whole = s->plain ? n / 4 * 4 : 0, padded = aq8_padded(n, 4);
+    float *line = s->strip + g * VN;
+    vf step = lanes->a * v_set1(LATHE_Q8_DISTANCE), top = lanes->top;
+    vm some = v_lt(v_set1(-__builtin_inff()), top);
+    struct aq8_chain chain = {.carry = vi_set1(0x00800080), .sum = vi_set1(0), .rest = vi_set1(0)};
+    if (!s->args->bias)
+        top = top * step;
+    top = v_select(some, top, v_set1(__builtin_inff()));
+    for (size_t j = n; j < padded; j++)
+        v_store(line + j * stride, v_set1(-__builtin_inff()));
+    if (s->fine)
+        aq8_weigh_keys(false, false, true, line, stride, 0, whole, step, top, &chain);
+    else
+        aq8_weigh_keys(false, false, false, line, stride, 0, whole, step, top, &chain);
+    if (whole < padded)
+        aq8_weigh_keys(true, s->args->bias, s->fine, line, stride, whole, padded, step, top, &chain);
+    vf sum = v_from_i32(chain.sum);
+    lanes->sum = s->fine ? v_fma(sum, v_set1(256.0f), v_from_i32(chain.rest)) : v_fma(lanes->sum, lanes->shrink, sum);
+}
+
+/* ---- a tile */
 
 /* The keys that some query of the tile may see, from a whole group on. */
 static void aq8_span(const struct aq8 *s, size_t q0, size_t count, size_t *from, size_t *to) {
@@ -529,78 +475,46 @@ static __attribute__((noinline)) void aq8_put(const struct aq8 *s, size_t q0, si
     }
 }
 
-/* Packs the queries of the tile at q0 and goes to its first block of keys. */
-static __attribute__((noinline)) void aq8_start(const struct aq8 *s, size_t q1, struct aq8_item *item) {
-    size_t most = s->vectors * VN;
-    item->count = q1 - item->q0 < most ? q1 - item->q0 : most;
-    item->q = s->q + (item->q0 / most & 1) * s->steps * most;
-    item->lanes = s->lanes[item->q0 / most & 1];
-    aq8_span(s, item->q0, item->count, &item->b, &item->to);
-    item->first = true;
-    for (size_t g = 0; g < s->vectors; g++) {
-        item->counts[g] = item->count - g * VN < VN ? item->count - g * VN : VN;
-        aq8_pack_queries(s, item->q0 + g * VN, item->counts[g], g, item->q, &item->lanes[g]);
+/* `count` queries from q0 on, at most `vectors` vectors. */
+AQ8_INLINE void aq8_tile(const size_t vectors, const struct aq8 *s, size_t q0, size_t count) {
+    struct aq8_lanes lanes[AQ8_VECTORS];
+    size_t from, to, counts[AQ8_VECTORS];
+    aq8_span(s, q0, count, &from, &to);
+    for (size_t g = 0; g < vectors; g++) {
+        counts[g] = count - g * VN < VN ? count - g * VN : VN;
+        aq8_pack_queries(s, q0 + g * VN, counts[g], g, &lanes[g]);
     }
-}
-
-/* Tiles of `vectors` vectors of queries from q0 to q1, of which only the last may be cut. The scores of the next block
- * or tile are made before the weights of this one, so that the two can overlap. */
-AQ8_INLINE void aq8_tiles(const size_t vectors, const struct aq8 *s, size_t q0, size_t q1) {
-    struct aq8_item item = {.q0 = q0, .strip = s->strip};
-    struct aq8_chain chains[AQ8_VECTORS];
-    vi tops[AQ8_VECTORS];
-    aq8_start(s, q1, &item);
-    item.end = aq8_block(item.b, item.to);
-    for (size_t g = 0; g < vectors; g++)
-        chains[g].at = chains[g].whole = 0;
-    aq8_scores(vectors, s, &item, tops, chains);
-    for (;;) {
-        struct aq8_item next = item;
-        size_t n = item.end - item.b;
-        for (size_t g = 0; g < vectors && n; g++) {
-            struct aq8_lanes *lanes = &item.lanes[g];
-            vf before = lanes->top;
-            lanes->top = s->plain ? v_max(vi_as_float(tops[g]), before) : aq8_mask(s, &item, g);
-            vf x = before - lanes->top;
+    for (size_t b = from; b < to;) {
+        size_t end = (b / LATHE_Q8_BLOCK + 1) * LATHE_Q8_BLOCK;
+        vi tops[AQ8_VECTORS];
+        end = end < to ? end : to;
+        aq8_scores(vectors, s, b, b + aq8_padded(end - b, AQ8_TILE), tops);
+        for (size_t g = 0; g < vectors; g++) {
+            vf before = lanes[g].top;
+            lanes[g].top = s->plain ? v_max(vi_as_float(tops[g]), before)
+                                    : aq8_mask(s, q0 + g * VN, counts[g], g, b, end, &lanes[g]);
+            vf x = before - lanes[g].top;
             if (!s->args->bias)
-                x = x * lanes->a;
-            lanes->shrink = v_select(v_lt(v_set1(-__builtin_inff()), before), aq8_power(x), v_set1(0.0f));
-            aq8_begin(s, item.strip, g, n, lanes, &chains[g]);
+                x = x * lanes[g].a;
+            lanes[g].shrink = v_select(v_lt(v_set1(-__builtin_inff()), before), aq8_power(x), v_set1(0.0f));
+            aq8_softmax(s, g, end - b, &lanes[g]);
         }
-        next.strip = item.strip == s->strip ? s->strip + LATHE_Q8_BLOCK * vectors * VN : s->strip;
-        next.first = false;
-        next.b = item.end;
-        if (item.end == item.to) {
-            next.q0 = item.q0 + item.count;
-            if (next.q0 < q1)
-                aq8_start(s, q1, &next);
-        }
-        next.end = aq8_block(next.b, next.to);
-        if (next.q0 < q1)
-            aq8_scores(vectors, s, &next, tops, chains);
-        if (n) {
+        aq8_values(vectors, s, s->strip, b, end, b == from, lanes);
+        if (s->fine) {
             for (size_t g = 0; g < vectors; g++)
-                aq8_end(s, &chains[g], &item.lanes[g]);
-            aq8_values(vectors, s, &item, item.strip, item.first);
-            if (s->fine) {
-                for (size_t g = 0; g < vectors; g++)
-                    item.lanes[g].shrink = v_set1(256.0f);
-                aq8_values(vectors, s, &item, item.strip + AQ8_REST * vectors * VN, false);
-            }
+                lanes[g].shrink = v_set1(256.0f);
+            aq8_values(vectors, s, s->strip + AQ8_REST * vectors * VN, b, end, false, lanes);
         }
-        if (item.end == item.to)
-            for (size_t g = 0; g < vectors; g++)
-                aq8_put(s, item.q0 + g * VN, item.counts[g], g, &item.lanes[g]);
-        if (next.q0 >= q1)
-            return;
-        item = next;
+        b = end;
     }
+    for (size_t g = 0; g < vectors; g++)
+        aq8_put(s, q0 + g * VN, counts[g], g, &lanes[g]);
 }
-static __attribute__((noinline)) void aq8_tiles_1(const struct aq8 *s, size_t q0, size_t q1) {
-    aq8_tiles(1, s, q0, q1);
+static __attribute__((noinline)) void aq8_tile_1(const struct aq8 *s, size_t q0, size_t count) {
+    aq8_tile(1, s, q0, count);
 }
-static __attribute__((noinline)) void aq8_tiles_2(const struct aq8 *s, size_t q0, size_t q1) {
-    aq8_tiles(2, s, q0, q1);
+static __attribute__((noinline)) void aq8_tile_2(const struct aq8 *s, size_t q0, size_t count) {
+    aq8_tile(2, s, q0, count);
 }
 
 static inline void *aq8_take(char **at, size_t bytes) {
@@ -624,9 +538,9 @@ void AQ8_NAME(const struct lathe_attention_f32_args *args) {
     s.v_inverse = aq8_take(&at, s.columns * sizeof(float));
     s.v_middle = aq8_take(&at, s.columns * sizeof(float));
     s.lines = aq8_take(&at, d * VN * sizeof(float));
-    s.q = aq8_take(&at, 2 * s.steps * AQ8_VECTORS * VN * sizeof *s.q);
+    s.q = aq8_take(&at, s.steps * AQ8_VECTORS * VN * sizeof *s.q);
     s.total = aq8_take(&at, s.columns * AQ8_VECTORS * VN * sizeof(float));
-    s.strip = aq8_take(&at, 2 * LATHE_Q8_BLOCK * AQ8_VECTORS * VN * sizeof(float));
+    s.strip = aq8_take(&at, LATHE_Q8_BLOCK * AQ8_VECTORS * VN * sizeof(float));
     s.k = aq8_take(&at, rows * s.steps * sizeof *s.k);
     s.v = aq8_take(&at, rows / AQ8_CPD * s.columns * sizeof *s.v);
     if (args->keys) {
@@ -651,15 +565,14 @@ void AQ8_NAME(const struct lathe_attention_f32_args *args) {
     /* bytes that are those of the keys, the same for all queries, say nothing new */
     s.plain =
         !args->bias && (!args->allow || (args->allow == args->keys && !args->ld_allow)) && !args->first && !args->last;
-    /* queries behind the last whole vector pair go with it unless one vector takes them */
-    size_t pair = AQ8_VECTORS * VN, rest = args->nq % pair, pairs = args->nq - (rest <= VN ? rest : 0);
-    struct aq8_lanes lanes[2][AQ8_VECTORS];
-    s.lanes = lanes;
-    s.vectors = AQ8_VECTORS;
-    if (pairs)
-        aq8_tiles_2(&s, 0, pairs);
-    s.vectors = 1;
-    if (pairs < args->nq)
-        aq8_tiles_1(&s, pairs, args->nq);
+    for (size_t q0 = 0, count; q0 < args->nq; q0 += count) {
+        size_t left = args->nq - q0;
+        count = left < AQ8_VECTORS * VN ? left : AQ8_VECTORS * VN;
+        s.vectors = count > VN ? 2 : 1;
+        if (count > VN)
+            aq8_tile_2(&s, q0, count);
+        else
+            aq8_tile_1(&s, q0, count);
+    }
 }
 #endif

@@ -3,10 +3,9 @@
 
 #include "attention_q8_scheme.h"
 
-#define AQ8_NAME    lathe_attention_q8__avx512vnni
-#define AQ8_CPD     4
-#define AQ8_TILE    8
-#define AQ8_OVERLAP 1
+#define AQ8_NAME lathe_attention_q8__avx512vnni
+#define AQ8_CPD  4
+#define AQ8_TILE 8
 
 /* Bytes of a lane of 16 are 4 of each vector; put beside each other what belongs to a word. */
 static inline vi words_in_order(vi x) {
