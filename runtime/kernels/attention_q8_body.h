@@ -135,8 +135,19 @@ static void aq8_pack_values(const struct aq8 *s) {
         }
 }
 
+/* Asks for the first rows at once: they often lie in another core's cache, and what follows takes them in small turns.
+ */
+static inline void aq8_fetch(const float *x, size_t ldx, size_t columns, size_t rows) {
+    for (size_t j = 0; j < rows && j < 32; j++)
+        for (size_t c = 0; c < columns; c += 16)
+            __builtin_prefetch(x + j * ldx + c, 0, 3);
+}
+
 static void aq8_pack_head(struct aq8 *s) {
     const struct lathe_attention_f32_args *args = s->args;
+    aq8_fetch(args->k, args->ldk, args->d, args->nk);
+    aq8_fetch(args->v, args->ldv, args->dv, args->nk);
+    aq8_fetch(args->q, args->ldq, args->d, args->nq);
     aq8_columns(s, args->k, args->ldk, args->d, LATHE_Q8_KEY, s->k_low, s->k_scale, s->k_inverse);
     aq8_columns(s, args->v, args->ldv, args->dv, LATHE_Q8_VALUE, s->v_low, s->v_scale, s->v_inverse);
     s->factor = 1.0f;
