@@ -28,7 +28,7 @@ static inline vf v_split2(vf t, vf *r) {
 }
 
 /* 2^t for t <= 126, 0 below -126.5: hardly any denormals, which would be slow. Relative error 2e-7; for the weights of
- * softmax and the tail of GELU. */
+ * softmax. */
 static inline vf v_exp2(vf t) {
     vf r, power = v_split2(t, &r), p = v_set1(1.326472726e-03f);
     p = v_fma(p, r, v_set1(9.671512700e-03f));
@@ -48,26 +48,22 @@ static inline vf v_exp2_coarse(vf t) {
     return p * power;
 }
 
-/* The upper tail of the normal distribution at a >= 0 is e^(-a^2/2) R(a); R as a polynomial on [0, 5.7]. Then
- * gelu(x) = max(x, 0) - |x| tail(|x|): no cancellation on either side. */
+/* gelu(x) = max(x, 0) - |x| tail(|x|) with the upper tail of the normal distribution: no cancellation on either side.
+ * The fourth root of the tail is a polynomial on [0, 5.8], beyond which |x| tail is below 2e-8. */
 static inline vf v_gelu(vf x) {
-    vf a = v_abs(x), c = v_min(v_set1(5.7f), a);
-    vf r = v_set1(-2.441987689e-07f);
-    r = v_fma(r, c, v_set1(6.287149052e-06f));
-    r = v_fma(r, c, v_set1(-7.276430019e-05f));
-    r = v_fma(r, c, v_set1(5.074447773e-04f));
-    r = v_fma(r, c, v_set1(-2.429956583e-03f));
-    r = v_fma(r, c, v_set1(8.716880855e-03f));
-    r = v_fma(r, c, v_set1(-2.514876761e-02f));
-    r = v_fma(r, c, v_set1(6.170241955e-02f));
-    r = v_fma(r, c, v_set1(-1.327193062e-01f));
-    r = v_fma(r, c, v_set1(2.499556808e-01f));
-    r = v_fma(r, c, v_set1(-3.989393456e-01f));
-    r = v_fma(r, c, v_set1(4.999999679e-01f));
-    /* Beyond 12 the tail is less than 1e-32: the bound keeps inf * 0 away. */
-    vf bounded = v_min(v_set1(12.0f), a);
-    vf tail = v_exp2(bounded * bounded * v_set1(-0.72134752f)) * r; /* -log2(e) / 2 */
-    return v_fnma(bounded, tail, v_max(v_set1(0.0f), x));
+    vf a = v_min(v_set1(5.8f), v_abs(x)), r = v_set1(4.932306652e-08f);
+    r = v_fma(r, a, v_set1(-8.592039649e-07f));
+    r = v_fma(r, a, v_set1(2.641757192e-06f));
+    r = v_fma(r, a, v_set1(3.650548751e-05f));
+    r = v_fma(r, a, v_set1(-2.646115026e-04f));
+    r = v_fma(r, a, v_set1(-7.556655328e-05f));
+    r = v_fma(r, a, v_set1(3.800806822e-03f));
+    r = v_fma(r, a, v_set1(4.671465140e-03f));
+    r = v_fma(r, a, v_set1(-5.021427199e-02f));
+    r = v_fma(r, a, v_set1(-1.677298695e-01f));
+    r = v_fma(r, a, v_set1(8.408961296e-01f));
+    r = r * r;
+    return v_fnma(a, r * r, v_max(v_set1(0.0f), x));
 }
 
 static inline vf v_sigmoid(vf x) {
