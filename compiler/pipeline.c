@@ -18,6 +18,8 @@ static const struct step steps[] = {
     {"widen_floats", true},
     /* Before scales are multiplied out: the source's quantization, where ours takes its place. */
     {"float_activations", true},
+    /* Products are written in one way, before weights that they turn are folded. */
+    {"lower_einsum", false},
     /* Exporters write half of a graph as constants and shape arithmetic. It goes first, so that every matcher sees data
      * flow alone. Folding makes operands uniform, which lets no-ops be seen; without them equal expressions are equal;
      * and what all that leaves unused would count as a second user in the matchers. */

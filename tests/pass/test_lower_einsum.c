@@ -1,0 +1,118 @@
+/* lower_einsum: which equations become a product, and that the numbers are the same (whole numbers: exactly). */
+#include "graph_run.h"
+#include "pass.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const struct {
+    const char *equation, *a, *b, *y; /* dims */
+    bool lowered;
+    unsigned transposes, reshapes;
+} rows[] = {
+    {"ij,jk->ik", "s, 4", "4, 5", "s, 5", true, 0, 0},
+    {"ij,jk", "s, 4", "4, 5", "s, 5", true, 0, 0},
+    {"ij,jk->ki", "s, 4", "4, 5", "5, s", true, 2, 0},                         /* k comes first: b^T a^T */
+    {"abc,cde->abde", "b, s, 6", "6, 2, 4", "b, s, 2, 4", true, 0, 2},         /* Keras: a dense layer to heads */
+    {"abcd,cde->abe", "b, s, 2, 4", "2, 4, 5", "b, s, 5", true, 0, 2},         /* and back */
+    {"aecd,abcd->acbe", "b, s, 2, 4", "b, s, 2, 4", "b, 2, s, s", true, 2, 0}, /* scores of Keras: queries second */
+    {"acbe,aecd->abcd", "b, 2, s, s", "b, s, 2, 4", "b, s, 2, 4", true, 2, 0}, /* its values */
+    {"ibnd,jbnd->bnij", "s, b, 2, 4", "s, b, 2, 4", "b, 2, s, s", true, 2, 0}, /* XLNet */
+    {"bhid,bhjd->bhij", "b, 2, s, 4", "b, 2, s, 4", "b, 2, s, s", true, 1, 0}, /* einops */
+    {"BTNH,BSNH->BNTS", "b, s, 2, 4", "b, s, 2, 4", "b, 2, s, s", true, 2, 0}, /* JAX */
+    {"...x,xy->...y", "b, s, 4", "4, 5", "b, s, 5", true, 0, 0},
+    {"...x,hxy->...hy", "b, s, 4", "2, 4, 3", "b, s, 2, 3", true, 1, 2},
+    {"b...d,b...e->b...de", "b, s, 4", "b, s, 5", "b, s, 4, 5", false, 0, 0}, /* nothing is summed */
+    {"ijk,jil->kl", "b, s, 4", "s, b, 5", "4, 5", true, 2, 2},                /* two labels are summed */
+    {"ii,ij->j", "3, 3", "3, 4", "4", false, 0, 0},                           /* a diagonal */
+    {"ij,kj->k", "s, 4", "5, 4", "5", false, 0, 0},                           /* i is summed alone */
+    {"ij,j->i", "s, 4", "4", "s", false, 0, 0},                               /* no columns */
+    {"ij,jk->ik", "s, 4", "1, 5", "s, 5", false, 0, 0},                       /* sizes that broadcast */
+    {"ij,jk->ik", "s, 1", "1, 5", "s, 5", true, 0, 0},
+};
+
+static struct lathe_graph *graph_of(size_t i) {
+    static struct lathe_diag diag;
+    struct lathe_graph *g = NULL;
+    char text[1024], equation[256] = "";
+    for (const char *p = rows[i].equation; *p; p++)
+        snprintf(equation + strlen(equation), sizeof equation - strlen(equation), "%s%d", *equation ? ", " : "", *p);
+    snprintf(text, sizeof text,
+             "input %%a : f32[%s]\ninput %%b : f32[%s]\n%%y : f32[%s] = einsum(%%a, %%b) {equation=[%s]}\n"
+             "output %%y as \"y\"\n",
+             rows[i].a, rows[i].b, rows[i].y, equation);
+    lathe_diag_reset(&diag);
+    if (lathe_graph_parse(text, &g, &diag) != LATHE_OK)
+        fail_msg("%s: %s\n%s", rows[i].equation, diag.text, text);
+    return g;
+}
+
+static unsigned count_of(const struct lathe_graph *g, enum lathe_op op) {
+    unsigned count = 0;
+    LATHE_FOR_NODES(g, n)
+    count += g->nodes[n].op == op;
+    return count;
+}
+
+static float *results(struct lathe_graph *g, size_t *count) {
+    static struct lathe_diag diag;
+    const int64_t symbols[32] = {2, 3};
+    struct graph_run run;
+    lathe_diag_reset(&diag);
+    if (graph_run_begin(&run, g, symbols, &diag) != LATHE_OK)
+        fail_msg("%s", diag.text);
+    for (uint32_t i = 0; i < g->input_count; i++) {
+        struct lathe_tensor *t = &run.tensors[g->inputs[i]];
+        for (int64_t k = 0; k < lathe_tensor_count(t); k++)
+            ((float *)t->data)[k] = (float)((k * 37 + 11 + i) % 17 - 8);
+    }
+    if (graph_run_nodes(&run, &diag) != LATHE_OK)
+        fail_msg("%s", diag.text);
+    struct lathe_tensor *y = &run.tensors[g->outputs[0]];
+    *count = (size_t)lathe_tensor_count(y);
+    float *copy = malloc((*count + 1) * sizeof *copy);
+    assert_non_null(copy);
+    memcpy(copy, y->data, *count * sizeof *copy);
+    graph_run_end(&run);
+    return copy;
+}
+
+static void equations(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        static struct lathe_diag diag;
+        struct lathe_graph *g = graph_of(i), *source = graph_of(i);
+        struct lathe_pass_options options = {0};
+        struct lathe_pass_ctx ctx = {.graph = g, .options = &options, .scratch = lathe_arena_new(), .diag = &diag};
+        lathe_diag_reset(&diag);
+        assert_int_equal(lathe_pass_by_name("lower_einsum")->run(&ctx), LATHE_OK);
+        if (lathe_graph_check(g, &diag) != LATHE_OK)
+            fail_msg("%s: %s", rows[i].equation, diag.text);
+        if (count_of(g, LATHE_OP_MATMUL) != rows[i].lowered || count_of(g, LATHE_OP_EINSUM) == rows[i].lowered ||
+            count_of(g, LATHE_OP_TRANSPOSE) != rows[i].transposes || count_of(g, LATHE_OP_RESHAPE) != rows[i].reshapes)
+            fail_msg("%s: %u products, %u transposes, %u reshapes", rows[i].equation, count_of(g, LATHE_OP_MATMUL),
+                     count_of(g, LATHE_OP_TRANSPOSE), count_of(g, LATHE_OP_RESHAPE));
+        size_t count, same;
+        float *want = results(source, &count), *got = results(g, &same);
+        assert_int_equal(count, same);
+        if (memcmp(want, got, count * sizeof *got) != 0)
+            fail_msg("%s: other numbers", rows[i].equation);
+        free(want);
+        free(got);
+        lathe_arena_free(&ctx.scratch);
+        lathe_graph_free(&g);
+        lathe_graph_free(&source);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(equations)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
