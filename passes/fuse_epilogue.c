@@ -183,6 +183,38 @@ static bool absorb(struct lathe_pass_ctx *ctx, lathe_node_id linear) {
     return true;
 }
 
+/* A bias [N,D] behind the reshape of the columns to heads, as dense layers written with einsum have it. */
+static bool absorb_bias_of_heads(struct lathe_pass_ctx *ctx, lathe_node_id linear) {
+    struct lathe_graph *g = ctx->graph;
+    lathe_value_id y = g->nodes[linear].out[0], other;
+    lathe_node_id view = lathe_value_only_use(g, visible(g, y));
+    struct lathe_attrs attrs = lathe_node_attrs(g, linear);
+    int64_t columns, size, product = 1;
+    if (view == LATHE_NONE || g->nodes[view].op != LATHE_OP_RESHAPE || has_operand(g, linear, 2) ||
+        has_operand(g, linear, 3) || lathe_attr_int(&attrs, LATHE_ATTR_ACTIVATION, LATHE_ACT_NONE) != LATHE_ACT_NONE ||
+        !lathe_value_dim_is(g, y, -1, &columns))
+        return false;
+    lathe_value_id heads = g->nodes[view].out[0];
+    lathe_node_id sum = lathe_value_only_use(g, heads);
+    int axis = g->values[heads].rank;
+    while (axis > 0 && product < columns && lathe_value_dim_is(g, heads, axis - 1, &size) && size > 0) {
+        product *= size;
+        axis--;
+    }
+    if (sum == LATHE_NONE || g->nodes[sum].op != LATHE_OP_ADD || product != columns ||
+        !lathe_match_other(g, sum, heads, &other) || !lathe_value_is_constant(g, other) ||
+        !lathe_value_same_shape(g, heads, g->nodes[sum].out[0]) || lathe_value_count(g, other) != columns ||
+        !lathe_match_row_operand(g, other, heads, axis))
+        return false;
+    lathe_value_id bias =
+        lathe_graph_add_constant(g, g->values[other].name, LATHE_F32, 1, &columns, g->values[other].data);
+    if (bias == LATHE_NONE)
+        return false;
+    set_operand(g, linear, 2, bias);
+    take_out(ctx, sum, heads);
+    return true;
+}
+
 /* A product with block-quantized weights takes its bias as operand 5. */
 static bool absorb_nbits_bias(struct lathe_pass_ctx *ctx, lathe_node_id product) {
     struct lathe_graph *g = ctx->graph;
@@ -209,7 +241,8 @@ enum lathe_status lathe_pass_fuse_epilogue(struct lathe_pass_ctx *ctx) {
     uint32_t count;
     lathe_node_id *list = lathe_match_nodes(ctx, LATHE_OP_LINEAR, &count);
     for (uint32_t i = 0; i < count; i++)
-        while (g->nodes[list[i]].op == LATHE_OP_LINEAR && !g->out_of_memory && absorb(ctx, list[i]))
+        while (g->nodes[list[i]].op == LATHE_OP_LINEAR && !g->out_of_memory &&
+               (absorb(ctx, list[i]) || absorb_bias_of_heads(ctx, list[i])))
             continue;
     list = lathe_match_nodes(ctx, LATHE_OP_MATMUL_NBITS, &count);
     for (uint32_t i = 0; i < count; i++)

@@ -39,6 +39,17 @@ static const struct pass_case cases[] = {
     {"bias of one number", "fuse_linear fuse_epilogue",
      WEIGHTS "const %c : f32[] = {7}\n" Y("m", "matmul(%x, %w)") Y("y", "add(%m, %c)") OUT,
      "linear=1 add=0\ntext:{7.0, 7.0, 7.0}"},
+    {"bias of heads", "fuse_linear fuse_epilogue",
+     "const %w : f32[2, 4] = {1, 2, 3, 4, 5, 6, 7, 8}\nconst %b : f32[2, 2] = {1, 2, 3, 4}\ninput %x : f32[batch, seq, "
+     "2]\n"
+     "%m : f32[batch, seq, 4] = matmul(%x, %w)\n%h : f32[batch, seq, 2, 2] = reshape(%m)\n"
+     "%y : f32[batch, seq, 2, 2] = add(%h, %b)\n" OUT,
+     "linear=1 add=0 reshape=1\ntext:f32[4] = {1.0, 2.0, 3.0, 4.0}"},
+    {"of each head alone it stays", "fuse_linear fuse_epilogue",
+     "const %w : f32[2, 4] = {1, 2, 3, 4, 5, 6, 7, 8}\nconst %b : f32[2, 1] = {1, 2}\ninput %x : f32[batch, seq, 2]\n"
+     "%m : f32[batch, seq, 4] = matmul(%x, %w)\n%h : f32[batch, seq, 2, 2] = reshape(%m)\n"
+     "%y : f32[batch, seq, 2, 2] = add(%h, %b)\n" OUT,
+     "linear=1 add=1"},
     {"bias in 8 bits", "fuse_linear fuse_epilogue",
      WEIGHTS "const %q : i8[3] = {2, -4, 6}\nconst %s : f32[3] = {0.5, 0.25, 2}\nconst %z : i8[3] = {0, 0, 0}\n"
              "%c : f32[3] = dequantize_linear(%q, %s, %z) {axis=0}\n" Y("m", "matmul(%x, %w)") Y("y", "add(%c, %m)")
