@@ -324,6 +324,19 @@ static int by_operator(const void *a, const void *b) {
     return order ? order : (x->version > y->version) - (x->version < y->version);
 }
 
+/* What a user can do about an operator; NULL when that is not known. */
+static const char *advice_for(const struct missing *m) {
+    static const char *const of_data[] = {"NonZero", "NonMaxSuppression", "Unique"};
+    if (!strncmp(m->domain, "com.microsoft.nchwc", 19))
+        return "com.microsoft.nchwc is the layout of one CPU: save the model at ORT_ENABLE_EXTENDED or below";
+    for (size_t i = 0; !*m->domain && i < sizeof of_data / sizeof *of_data; i++)
+        if (!strcmp(m->op, of_data[i]))
+            return "how much it finds depends on the data, and the sizes of a plan on those of the inputs alone: "
+                   "export "
+                   "it with a mask in place of a selection";
+    return NULL;
+}
+
 /* All operators that are missing, in one message. */
 static void check_supported(struct lathe_import *c, struct lathe_scope *s, const uint32_t *order, size_t count) {
     struct survey v = {0};
@@ -341,6 +354,13 @@ static void check_supported(struct lathe_import *c, struct lathe_scope *s, const
                           *v.list[i].domain ? v.list[i].domain : "ai.onnx", v.list[i].op, (long long)v.list[i].version,
                           v.list[i].count, v.list[i].count == 1 ? "" : "s");
         total += v.list[i].count;
+    }
+    const char *last = NULL;
+    for (size_t i = 0; i < v.count; i++) {
+        const char *advice = advice_for(&v.list[i]);
+        if (advice && advice != last)
+            lathe_text_append(&text, " (%s)", advice);
+        last = advice ? advice : last;
     }
     lathe_imp_fail(
         c, LATHE_MSG_OPERATORS, "%u node%s of %zu operator%s %s not supported: %s; `lathe ops` lists what is", total,
