@@ -1,5 +1,7 @@
 /* Times of steps from sizes and a target's figures. */
 #include "cost.h"
+
+#include "attention_shape.h"
 #include "lower.h"
 
 #include <math.h>
@@ -192,13 +194,19 @@ static void attention(const struct step *c) {
     c->out->kind = LATHE_COST_ATTENTION;
     c->out->products = scores * (d + dv);
     double rate = rate_of(c, cost->f32) * (cost->attention > 0 ? cost->attention : 1);
-    if (attr(c, LATHE_ATTR_BITS, 0) == 8) /* scores at the rate of 8 bits, outputs at half of it */
-        rate = rate_of(c, cost->int8) * (cost->attention > 0 ? cost->attention : 1) * (d + dv) / (d + 2 * dv);
+    double exponential = cost->exp;
+    if (attr(c, LATHE_ATTR_BITS, 0) ==
+        8) { /* outputs of few keys take two products; exponentials are made in 16 bits */
+        rate = rate_of(c, cost->int8) * (cost->attention > 0 ? cost->attention : 1);
+        if (keys <= LATHE_Q8_FINE)
+            rate = rate * (d + dv) / (d + 2 * dv);
+        exponential = cost->exp * 0.45;
+    }
     if (attr(c, LATHE_ATTR_BITS, 0) == 16)
         rate = rate_of(c, cost->bf16) * (cost->attention > 0 ? cost->attention : 1);
     /* The keys of each head are laid out for the products first. */
     double laid_out = keys * heads * (d + dv) * (packed ? (double)c->m->batch : dim_of(c, y, 0)) * cost->element;
-    c->out->compute_ns = (c->out->products / rate + (scores * cost->exp + laid_out) / c->cycles) * c->share;
+    c->out->compute_ns = (c->out->products / rate + (scores * exponential + laid_out) / c->cycles) * c->share;
 }
 
 /* Operators whose time is that of their elements. */

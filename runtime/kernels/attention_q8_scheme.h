@@ -25,7 +25,8 @@
 #ifndef LATHE_ATTENTION_Q8_SCHEME_H
 #define LATHE_ATTENTION_Q8_SCHEME_H
 
-#define LATHE_Q8_FINE  64
+#include "attention_shape.h"
+
 #define LATHE_Q8_KEY   254.0f  /* largest key; even: the middle of a range is a level */
 #define LATHE_Q8_VALUE 255.0f  /* largest value before 128 is taken off */
 #define LATHE_Q8_STEEP 0.0625f /* y stays below 2^31; so steep a softmax has one weight */

@@ -7,5 +7,6 @@
 #define LATHE_ATTENTION_QUERIES 32  /* queries a group: two panels */
 #define LATHE_ATTENTION_CHUNK   256 /* queries a call that the operators hand out: bounds the scratch */
 #define LATHE_Q8_BLOCK          256 /* keys a block of attention_q8 */
+#define LATHE_Q8_FINE           64  /* up to that many keys the weights have 16 bits, not 8 */
 #define LATHE_Q8_QUERIES        32  /* queries of a tile of attention_q8, at most: bounds its scratch */
 #endif
