@@ -9,6 +9,7 @@
  *   aq8_weigh(y, e)                e of four keys from their distances y: two vectors of 16 bits
  *   aq8_add16, aq8_low             sums of 16 bits; their low bytes
  *   aq8_words_high(e, words)       the high bytes of four keys as 4 / AQ8_CPD vectors of words; _low: the low ones
+ *   aq8_words_whole(e, words)      with words of 16 bits: e - 32768
  *   aq8_dot_key(acc, key, query)   acc plus the AQ8_CPD products in each lane
  *   aq8_dot_value(acc, weights, values)   the same
  *
@@ -40,7 +41,8 @@ struct aq8 {
     size_t columns;       /* dv padded to VN */
     float *k_low, *k_scale, *k_inverse, *v_low, *v_scale, *v_inverse, *v_middle;
     int32_t *k, *v, *q;
-    float *lines; /* [d padded to VN][VN] */
+    int32_t *v_sum; /* of each column, where weights of 16 bits have 32768 taken off */
+    float *lines;   /* [d padded to VN][VN] */
     float *strip, *total;
     float factor;   /* NaN when a key has one, else 1 */
     size_t vectors; /* of queries in this tile; kept here, so that functions are not compiled for each */
@@ -119,6 +121,8 @@ static void aq8_pack_keys(const struct aq8 *s) {
 static void aq8_pack_values(const struct aq8 *s) {
     const struct lathe_attention_f32_args *args = s->args;
     int32_t *out = s->v;
+    for (size_t c = 0; c < s->columns; c += VN)
+        vi_store(s->v_sum + c, vi_set1(0));
     for (size_t j = 0; j < aq8_padded(s->keys, 4); j += AQ8_CPD)
         for (size_t c = 0; c < s->columns; c += VN, out += VN) {
             vi x[AQ8_CPD];
@@ -132,6 +136,8 @@ static void aq8_pack_values(const struct aq8 *s) {
                                   vi_set1(128));
             }
             vi_store(out, aq8_join(x));
+            if (AQ8_CPD == 2 && s->fine)
+                vi_store(s->v_sum + c, aq8_dot_value(vi_load(s->v_sum + c), vi_load(out), vi_set1(0x00010001)));
         }
 }
 
@@ -284,6 +290,8 @@ AQ8_INLINE void aq8_values(const size_t vectors, const struct aq8 *s, const floa
         for (size_t r = 0; r < AQ8_TILE; r++)
             LATHE_UNROLL
         for (size_t g = 0; g < vectors; g++, total += VN) {
+            if (AQ8_CPD == 2 && s->fine)
+                acc[r][g] = vi_sub(acc[r][g], vi_set1(-32768 * s->v_sum[c + r]));
             vf x = v_from_i32(acc[r][g]);
             v_store(total, first ? x : v_fma(v_load(total), lanes[g].shrink, x));
         }
@@ -368,7 +376,7 @@ struct aq8_chain {
 AQ8_INLINE void aq8_weigh_keys(const bool clamp, const bool bias, const bool fine, float *line, size_t stride,
                                size_t j0, size_t j1, vf step, vf top, struct aq8_chain *chain) {
     const float *in = line + j0 * stride;
-    int32_t *out = (int32_t *)(void *)line + j0 / AQ8_CPD * stride, *rest = out + AQ8_REST * stride;
+    int32_t *out = (int32_t *)(void *)line + j0 / AQ8_CPD * stride;
     const vi one = vi_set1(AQ8_CPD == 4 ? 0x01010101 : 0x00010001);
     for (size_t j = j0; j < j1; j += 4, in += 4 * stride) {
         vf y[4];
@@ -384,14 +392,27 @@ AQ8_INLINE void aq8_weigh_keys(const bool clamp, const bool bias, const bool fin
                 y[u] = v_min(y[u], v_set1(LATHE_Q8_FAR));
         }
         aq8_weigh(y, e);
+#if AQ8_CPD == 2
+        if (fine) {
+            aq8_words_whole(e, words);
+            LATHE_UNROLL
+            for (size_t u = 0; u < 2; u++, out += stride) {
+                vi_store(out, words[u]);
+                chain->sum = aq8_dot_value(chain->sum, words[u], one);
+            }
+            continue;
+        }
+#else
         if (fine) {
             aq8_words_low(e, words);
             LATHE_UNROLL
-            for (size_t u = 0; u < 4 / AQ8_CPD; u++, rest += stride) {
-                vi_store(rest, words[u]);
+            for (size_t u = 0; u < 4 / AQ8_CPD; u++) {
+                vi_store(out + (AQ8_REST + u) * stride, words[u]);
                 chain->rest = aq8_dot_value(chain->rest, words[u], one);
             }
-        } else {
+        }
+#endif
+        if (!fine) {
             e[0] = aq8_add16(e[0], chain->carry);
             e[1] = aq8_add16(e[1], aq8_low(e[0]));
             chain->carry = aq8_low(e[1]);
@@ -423,6 +444,10 @@ static __attribute__((noinline)) void aq8_softmax(const struct aq8 *s, size_t g,
         aq8_weigh_keys(false, false, false, line, stride, 0, whole, step, top, &chain);
     if (whole < padded)
         aq8_weigh_keys(true, s->args->bias, s->fine, line, stride, whole, padded, step, top, &chain);
+    if (AQ8_CPD == 2 && s->fine) {
+        lanes->sum = v_from_i32(vi_sub(chain.sum, vi_set1(-32768 * (int32_t)padded)));
+        return;
+    }
     vf sum = v_from_i32(chain.sum);
     lanes->sum = s->fine ? v_fma(sum, v_set1(256.0f), v_from_i32(chain.rest)) : v_fma(lanes->sum, lanes->shrink, sum);
 }
@@ -433,6 +458,11 @@ static __attribute__((noinline)) void aq8_softmax(const struct aq8 *s, size_t g,
 static void aq8_span(const struct aq8 *s, size_t q0, size_t count, size_t *from, size_t *to) {
     const struct lathe_attention_f32_args *args = s->args;
     int64_t lo = 0, hi = (int64_t)s->keys;
+    if (AQ8_CPD == 2 && s->fine) { /* v_sum is of all keys */
+        *from = 0;
+        *to = s->keys;
+        return;
+    }
     if (args->first && !s->index) {
         lo = hi;
         for (size_t r = 0; r < count; r++)
@@ -511,7 +541,7 @@ AQ8_INLINE void aq8_tile(const size_t vectors, const struct aq8 *s, size_t q0, s
             aq8_softmax(s, g, end - b, &lanes[g]);
         }
         aq8_values(vectors, s, s->strip, b, end, b == from, lanes);
-        if (s->fine) {
+        if (AQ8_CPD == 4 && s->fine) {
             for (size_t g = 0; g < vectors; g++)
                 lanes[g].shrink = v_set1(256.0f);
             aq8_values(vectors, s, s->strip + AQ8_REST * vectors * VN, b, end, false, lanes);
@@ -548,6 +578,7 @@ void AQ8_NAME(const struct lathe_attention_f32_args *args) {
     s.v_scale = aq8_take(&at, s.columns * sizeof(float));
     s.v_inverse = aq8_take(&at, s.columns * sizeof(float));
     s.v_middle = aq8_take(&at, s.columns * sizeof(float));
+    s.v_sum = aq8_take(&at, s.columns * sizeof *s.v_sum);
     s.lines = aq8_take(&at, d * VN * sizeof(float));
     s.q = aq8_take(&at, s.steps * AQ8_VECTORS * VN * sizeof *s.q);
     s.total = aq8_take(&at, s.columns * AQ8_VECTORS * VN * sizeof(float));
@@ -571,8 +602,8 @@ void AQ8_NAME(const struct lathe_attention_f32_args *args) {
         }
         return;
     }
-    aq8_pack_head(&s);
     s.fine = s.keys <= LATHE_Q8_FINE;
+    aq8_pack_head(&s);
     /* bytes that are those of the keys, the same for all queries, say nothing new */
     s.plain =
         !args->bias && (!args->allow || (args->allow == args->keys && !args->ld_allow)) && !args->first && !args->last;

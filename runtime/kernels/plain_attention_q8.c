@@ -209,7 +209,7 @@ size_t lathe_attention_q8_scratch(size_t nq, size_t nk, size_t d, size_t dv) {
     uint64_t keys = ((uint64_t)nk + 15) / 16 * 16, dp = ((uint64_t)d + 15) / 16 * 16,
              dvp = ((uint64_t)dv + 15) / 16 * 16;
     /* columns; lines and words of queries; totals and the strip; keys and values of up to 16 bits; index */
-    uint64_t bytes = (3 * dp + 4 * dvp) * 4 + (16 + LATHE_Q8_QUERIES / 4) * dp * 4 +
+    uint64_t bytes = (3 * dp + 5 * dvp) * 4 + (16 + LATHE_Q8_QUERIES / 4) * dp * 4 +
                      LATHE_Q8_QUERIES * (dvp + LATHE_Q8_BLOCK) * 4 + keys * 2 * (dp + dvp) + keys * 4 + 64 * 16;
     return bytes > SIZE_MAX ? SIZE_MAX : (size_t)bytes;
 }

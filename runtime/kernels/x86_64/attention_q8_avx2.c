@@ -24,9 +24,10 @@ static inline void aq8_words_high(const vi e[2], vi *words) {
     words[0] = pairs_in_order(_mm256_srli_epi16(e[0], 8));
     words[1] = pairs_in_order(_mm256_srli_epi16(e[1], 8));
 }
-static inline void aq8_words_low(const vi e[2], vi *words) {
-    words[0] = pairs_in_order(aq8_low(e[0]));
-    words[1] = pairs_in_order(aq8_low(e[1]));
+static inline void aq8_words_whole(const vi e[2], vi *words) {
+    const vi half = _mm256_set1_epi16(INT16_MIN);
+    words[0] = pairs_in_order(_mm256_xor_si256(e[0], half));
+    words[1] = pairs_in_order(_mm256_xor_si256(e[1], half));
 }
 static inline vi aq8_dot_value(vi acc, vi a, vi b) {
     return _mm256_add_epi32(acc, _mm256_madd_epi16(a, b));
