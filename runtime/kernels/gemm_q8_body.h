@@ -95,6 +95,12 @@ static inline __attribute__((always_inline)) void Q8_NAME(panels)(const size_t r
 #ifdef Q8_LATER
         if (beside && b == stop) {
             q8_finish_waiting(later, panels * 16);
+            /* The lines of this tile's own row: another core may have them. */
+            if (later->waiting < rows) {
+                LATHE_UNROLL
+                for (size_t p = 0; p < panels; p++)
+                    __builtin_prefetch(tile->c + column + later->waiting * tile->ldc + p * 16, 1);
+            }
             stop = later->waiting ? b + later->every : NULL;
             continue;
         }

@@ -30,7 +30,6 @@ static __attribute__((noinline)) void q8_finish_or_wait(const struct lathe_gemm_
     struct lathe_gemm_q8_later *later = tile->later;
     const struct lathe_gemm_q8_epilogue *e = tile->epilogue;
     later->waiting = tile->rows;
-    later->row = 0;
     later->cols = cols;
     later->c = tile->c + column;
     later->ldc = tile->ldc;
@@ -46,17 +45,16 @@ static __attribute__((noinline)) void q8_finish_or_wait(const struct lathe_gemm_
                                                          : NULL;
 }
 
-/* The next row, `cols` columns; the same operations as q8_finish_vectors. */
+/* The next row, from the last to the first, `cols` columns; the same operations as q8_finish_vectors. */
 static inline __attribute__((always_inline)) void q8_finish_waiting(struct lathe_gemm_q8_later *later,
                                                                     const size_t cols) {
-    size_t r = later->row++;
-    later->waiting--;
+    /* Stores are few here: one that waits for its line holds up all behind it, and the queue is short. */
+    size_t r = --later->waiting;
     const int32_t *sums = later->sums + r * cols, *w_sum = later->w_sum;
     const float *w_scale = later->w_scale, *bias = later->bias, *tail = later->tail, *residual = later->residual;
-    float *c = later->c;
-    later->c = c + later->ldc;
+    float *c = later->c + r * later->ldc;
     if (residual)
-        later->residual = residual + later->ldr;
+        residual += r * later->ldr;
     vi z = vi_set1(later->zero[r]);
     vf s = v_set1(later->scale[r]);
     _Pragma("GCC unroll 1") for (size_t j = 0; j < cols; j += VN) {

@@ -55,10 +55,10 @@ struct lathe_gemm_q8_epilogue {
 #define LATHE_Q8_MAX_WAITING 28 /* vectors */
 struct lathe_gemm_q8_later {
     int32_t sums[LATHE_Q8_MAX_WAITING * 16] __attribute__((aligned(64)));
-    size_t waiting, row; /* rows; the next of them, in `scale` and `zero` */
-    size_t every;        /* bytes of a panel from one to the next: the kernel's own */
-    size_t cols;         /* whole vectors: the sums have no others */
-    float *c;            /* of the next row, so is the residual; the other pointers are as in the epilogue */
+    size_t waiting; /* rows, the first ones of the tile */
+    size_t every;   /* bytes of a panel from one to the next: the kernel's own */
+    size_t cols;    /* whole vectors: the sums have no others */
+    float *c;       /* the place of the first sum; the pointers below are as in the epilogue */
     size_t ldc;
     const float *scale;
     const int32_t *zero;
