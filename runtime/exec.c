@@ -48,6 +48,7 @@ static struct lathe_op_call call_of(struct lathe_session *s, const struct lathe_
         .n_out = st->n_out,
         .team = *team,
         .kernels = &s->kernels,
+        .heads = st->heads.heads ? &st->heads : NULL,
         .tokens = s->tokens,
         .token_places = s->token_places,
         .scratch = scratch,

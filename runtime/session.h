@@ -29,11 +29,13 @@ struct lathe_step_state {
     const struct lathe_tensor *const *in;
     struct lathe_tensor *const *out;
     uint16_t n_in, n_out;
-    bool solo;       /* thread 0 alone runs it: too little work to share */
-    bool needs_rows; /* its sizes follow from the prologue */
-    bool flags_rows; /* it has keys, and a row without any is to be told */
-    bool prepared;   /* the phase before has quantized its rows */
-    size_t rows;     /* not 0: part i of the team touches the i-th part of so many rows alone, see lathe_gemm_by_rows */
+    bool solo;                       /* thread 0 alone runs it: too little work to share */
+    bool needs_rows;                 /* its sizes follow from the prologue */
+    bool flags_rows;                 /* it has keys, and a row without any is to be told */
+    bool prepared;                   /* the phase before has quantized its rows */
+    uint32_t heads_of;               /* the attention step that a product is cut for, see struct lathe_head_columns */
+    struct lathe_head_columns heads; /* of both; heads 0: cut as they like */
+    size_t rows; /* not 0: part i of the team touches the i-th part of so many rows alone, see lathe_gemm_by_rows */
     /* the steps before it that touch bytes it writes, or write bytes it touches; the nearest first */
     uint32_t first_conflict, conflict_count;
     uint32_t last_reader; /* the last step that may read what it writes, UINT32_MAX when that outlives the run */
@@ -56,8 +58,8 @@ struct lathe_row_operands {
 };
 #define LATHE_NOTHING_TO_PREPARE UINT32_MAX
 
-/* A session either runs one plan, or, over an artifact with buckets, owns one session a bucket (session_buckets.c), whose
- * pool and memory are the owner's. */
+/* A session either runs one plan, or, over an artifact with buckets, owns one session a bucket (session_buckets.c),
+ * whose pool and memory are the owner's. */
 struct lathe_session {
     struct lathe_artifact *artifact;
     const struct lathe_plan *plan;
@@ -122,9 +124,8 @@ void lathe_session_share(struct lathe_session *s, const struct lathe_session *ow
 
 /* ---- session_buckets.c: what each public call does on an artifact with buckets */
 struct lathe_session_buckets;
-LATHE_NODISCARD enum lathe_status lathe_buckets_open(struct lathe_session *s,
-                                                     const struct lathe_session_options *options,
-                                                     struct lathe_diag *diag);
+LATHE_NODISCARD enum lathe_status
+lathe_buckets_open(struct lathe_session *s, const struct lathe_session_options *options, struct lathe_diag *diag);
 void lathe_buckets_close(struct lathe_session *s);
 /* The limits of a size that varies. */
 LATHE_NODISCARD enum lathe_status lathe_buckets_check_dim(const struct lathe_session *s, unsigned input, unsigned axis,

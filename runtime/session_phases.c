@@ -98,6 +98,80 @@ static size_t rows_of_step(const struct lathe_session *s, const struct lathe_ste
     return lathe_gemm_by_rows(rows, s->threads, by_rows.own) ? rows : 0;
 }
 
+/* ---- heads */
+
+static bool overlap(const struct lathe_tensor *a, const struct lathe_tensor *b) {
+    const uint8_t *p = a->data, *q = b->data;
+    return p < q + tensor_bytes(b) && q < p + tensor_bytes(a);
+}
+
+/* Views of a value have other dims, but its bytes and, here, its last axis. */
+static bool same_rows(const struct lathe_tensor *t, const struct lathe_tensor *y) {
+    return t->data == y->data && t->rank > 0 && y->rank > 0 && t->dims[t->rank - 1] == y->dims[y->rank - 1] &&
+           tensor_bytes(t) == tensor_bytes(y);
+}
+
+/* The columns that operand `o` of an attention step reads. */
+static bool head_part(const struct lathe_step_state *st, unsigned o, int64_t *at, int64_t *width) {
+    static const enum lathe_attr_key offset[] = {LATHE_ATTR_Q_OFFSET, LATHE_ATTR_K_OFFSET, LATHE_ATTR_V_OFFSET};
+    int64_t d = lathe_attr_int(&st->attrs, LATHE_ATTR_HEAD_DIM, 0);
+    *at = lathe_attr_int(&st->attrs, offset[o], 0);
+    *width = o == 2 ? lathe_attr_int(&st->attrs, LATHE_ATTR_V_HEAD_DIM, d) : d;
+    return *at >= 0 && *width > 0 && *at % 16 == 0 && *width % 16 == 0;
+}
+
+/* Can the 8-bit product `i` be cut by the heads of attention step `j`, which reads its result? Whatever else the two
+ * touch must be apart. */
+static bool cut_by_heads(const struct lathe_session *s, uint32_t i, uint32_t j, struct lathe_head_columns *out) {
+    const struct lathe_step_state *product = &s->steps[i], *st = &s->steps[j];
+    const struct lathe_tensor *y = product->out[0];
+    if (product->op->op != LATHE_OP_LINEAR_Q8 || product->solo || product->rows || y->rank < 1)
+        return false;
+    int64_t columns = 0, total = y->dims[y->rank - 1];
+    for (unsigned o = 0; o < st->n_in; o++) {
+        if (o < 3 && same_rows(st->in[o], y)) {
+            int64_t *at = &out->part[out->count].at, *width = &out->part[out->count].width;
+            if (!head_part(st, o, at, width) || *at > total || *width > (total - *at) / out->heads)
+                return false;
+            for (unsigned k = 0; k < out->count; k++)
+                if (*at < out->part[k].at + out->heads * out->part[k].width &&
+                    out->part[k].at < *at + out->heads * *width)
+                    return false;
+            columns += out->heads * *width;
+            out->count++;
+        } else if (st->in[o] && overlap(st->in[o], y)) {
+            return false;
+        }
+    }
+    for (unsigned k = 0; k < product->n_in; k++)
+        if (product->in[k] && overlap(st->out[0], product->in[k]))
+            return false;
+    return columns == total && !overlap(st->out[0], y);
+}
+
+/* A thread that has computed queries, keys and values of its heads may go on with them. */
+static void find_heads(struct lathe_session *s, uint32_t j) {
+    struct lathe_step_state *st = &s->steps[j];
+    int64_t heads = lathe_attr_int(&st->attrs, LATHE_ATTR_HEADS, 0);
+    if ((st->op->op != LATHE_OP_ATTENTION && st->op->op != LATHE_OP_ATTENTION_ROWS) || st->solo || s->threads < 2 ||
+        heads < 1 || heads % s->threads != 0 || lathe_attr_int(&st->attrs, LATHE_ATTR_KV_HEADS, heads) != heads)
+        return;
+    for (unsigned o = 0; o < 3; o++)
+        for (uint32_t i = j; i-- > s->plan->head->prologue_steps;) {
+            struct lathe_step_state *product = &s->steps[i];
+            struct lathe_head_columns columns = {.heads = heads};
+            if (!product->n_out || !product->out[0] || !overlap(product->out[0], st->in[o]))
+                continue;
+            if (!product->heads.heads && same_rows(st->in[o], product->out[0]) && cut_by_heads(s, i, j, &columns)) {
+                product->heads = st->heads = columns;
+                product->heads_of = j;
+            }
+            break;
+        }
+}
+
+/* ---- prepared rows */
+
 /* The 8-bit product `i`, which begins a phase: can its rows be quantized once, each by one thread, before the threads
  * meet? Cut by rows it needs no help. The memory for it was free again when the last step that used it had ended. */
 static bool prepares(const struct lathe_session *s, uint32_t i, size_t *elements) {
@@ -163,11 +237,6 @@ static bool takes_blocks(const struct lathe_step_state *st, size_t rows) {
     return true;
 }
 
-static bool overlap(const struct lathe_tensor *a, const struct lathe_tensor *b) {
-    const uint8_t *p = a->data, *q = b->data;
-    return p < q + tensor_bytes(b) && q < p + tensor_bytes(a);
-}
-
 /* Can what step `i` of the phase writes stay a block, as only the phase reads it, row by row and as that very value? */
 static bool stays_block(const struct lathe_session *s, const struct lathe_phase *phase, uint32_t i) {
     const struct lathe_step_state *st = &s->steps[i];
@@ -209,7 +278,7 @@ static void set_blocks(struct lathe_session *s, struct lathe_phase *phase) {
 /* ---- phases */
 
 /* Where threads meet: before a step that conflicts with one since the last meeting, unless one thread runs both or each
- * thread only its own rows. */
+ * thread only its own rows or heads. */
 void lathe_session_phases(struct lathe_session *s) {
     uint32_t prologue = s->plan->head->prologue_steps, count = s->plan->head->step_count;
     double work = 0;
@@ -225,12 +294,18 @@ void lathe_session_phases(struct lathe_session *s) {
         st->solo = s->alone || is_small(st);
         st->rows = rows_of_step(s, st);
         st->prepared = false;
+        st->heads = (struct lathe_head_columns){0};
+        find_heads(s, i);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        struct lathe_step_state *st = &s->steps[i];
         for (uint32_t c = 0; i >= prologue && c < st->conflict_count; c++) {
             uint32_t conflict = s->conflicts[st->first_conflict + c], other = conflict & ~LATHE_SAME_ROWS;
             if (other < s->phases[s->phase_count - 1].first)
                 break;
             bool by_rows = conflict & LATHE_SAME_ROWS && st->rows && st->rows == s->steps[other].rows;
-            if (!(st->solo && s->steps[other].solo) && !by_rows) {
+            bool by_heads = s->steps[other].heads.heads && s->steps[other].heads_of == i;
+            if (!(st->solo && s->steps[other].solo) && !by_rows && !by_heads) {
                 meet_before(s, i, &used);
                 break;
             }

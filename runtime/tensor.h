@@ -110,6 +110,16 @@ void lathe_team_split(const struct lathe_team *team, int64_t total, int64_t grai
 /* ---- a call */
 struct lathe_kernels; /* the chosen row of each kernel family: runtime/kernels/kernel.h */
 
+/* Columns that belong to heads: in part i head h has those from at + h * width to at + (h + 1) * width, multiples of
+ * 16. The parts are all columns there are. */
+struct lathe_head_columns {
+    int64_t heads; /* 0: no such split */
+    unsigned count;
+    struct {
+        int64_t at, width;
+    } part[3];
+};
+
 struct lathe_op_call {
     struct lathe_attrs attrs;
     const struct lathe_tensor *const *in; /* NULL entries are absent operands; entries past n_in do not exist */
@@ -120,6 +130,9 @@ struct lathe_op_call {
     struct lathe_team beside; /* count > 1: this thread among those that are at work on other rows of the same product,
                                  in calls of their own, with the same weights; team is one of one then */
     void *prepared;           /* NULL, or what the operator's prepare function has left for all threads (linear_q8) */
+    /* NULL, or what attention and the products it reads are to be cut by, the part of lathe_team_split(heads, 1): then
+     * no thread needs what another has computed. Attention looks at the number of heads only. */
+    const struct lathe_head_columns *heads;
     /* static shapes: of keys [B, token_places] those from `tokens` on are padding that the request does not have; 0:
      * none */
     int64_t tokens, token_places;

@@ -22,6 +22,7 @@ struct lathe_gemm_q8 {
     unsigned turn, turns; /* turns > 1: so many threads multiply their own rows with these weights, this one is `turn`:
                              each begins with other columns, so that a column comes from memory once */
     void *prepared; /* NULL, or the rows of x as lathe_gemm_q8_prepare has left them; x and levels are not looked at */
+    const struct lathe_head_columns *heads; /* NULL, or how the threads share the columns */
     struct lathe_gemm_q8_epilogue epilogue; /* of the whole product; scale and zero are set here */
 };
 

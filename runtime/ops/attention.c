@@ -351,8 +351,24 @@ static void head_queries(const struct attention *at, const struct sequence *s, i
         some_queries(at, s, head, q, q1 - q < step ? q1 - q : step, buf);
 }
 
+/* The heads of the thread, of all sequences. */
+static void run_heads(const struct attention *at, struct buffers *buf) {
+    int64_t begin, end;
+    lathe_team_split(&at->call->team, at->heads, 1, &begin, &end);
+    for (int64_t b = 0; b < at->batch; b++) {
+        struct sequence s = sequence_at(at, b);
+        find_keys(at, &s, buf);
+        for (int64_t head = begin; head < end; head++)
+            head_queries(at, &s, head, 0, s.rows, buf);
+    }
+}
+
 static void run(const struct attention *at, struct buffers *buf) {
     const struct lathe_team *team = &at->call->team;
+    if (at->call->heads) {
+        run_heads(at, buf);
+        return;
+    }
     /* A group costs its keys, and a constant for what does not depend on them. */
     int64_t total = 0;
     for (int64_t b = 0; b < at->batch; b++) {

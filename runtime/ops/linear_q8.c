@@ -40,6 +40,7 @@ static bool product_of(const struct lathe_op_call *call, struct lathe_gemm_q8 *p
                                 .w = packed ? NULL : w->data,
                                 .transposed = lathe_attr_int(&call->attrs, LATHE_ATTR_TRANS_B, 0) != 0,
                                 .y = y->data,
+                                .heads = call->heads,
                                 .ldy = (size_t)n,
                                 .epilogue = {.w_scale = call->in[W_SCALE]->data,
                                              .w_sum = call->in[W_SUM]->data,

@@ -1,7 +1,8 @@
 /* Layers that pass their rows from one to the next on the same thread, or quantize them before the threads meet: random
  * chains of products, norms and activations give the same bits with any number of threads, whatever buffers the memory
- * plan lets share bytes. */
+ * plan lets share bytes. So do layers whose threads go on with the heads that they have computed. */
 #include "built_graph.h"
+#include "session.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -90,6 +91,55 @@ static void say_graph(uint32_t seed) {
     assert_true(used < sizeof text && length < sizeof body);
 }
 
+/* Heads of attention beside each other, queries, keys and values in any order, from one product or from two, with and
+ * without columns that no head has, values of another width, heads that share keys; the result may take the place of
+ * what was multiplied, or not. True: the product is cut by heads. */
+static bool say_heads(uint32_t seed) {
+    static const int orders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
+    random_state = seed;
+    used = 0;
+    SAY("input %%ids : i64[batch, seq]\n");
+    say_const("table", "f32", 16, MOST, true);
+    bool apart = next_random(3) == 0, gap = next_random(4) == 0, grouped = next_random(4) == 0;
+    int d = next_random(2) ? 16 : 32, dv = next_random(2) ? 16 : 32, heads = 4, kv = grouped ? 2 : heads, at[3];
+    int width[3] = {heads * d, kv * d, kv * dv}, total[2] = {0, 0};
+    const int *order = orders[next_random(6)];
+    for (int i = 0; i < 3; i++) {
+        int o = order[i], product = apart && o == 0;
+        at[o] = total[product];
+        total[product] += width[o] + (gap && o == 1 ? 16 : 0);
+    }
+    char body[1 << 12];
+    size_t length = 0;
+    ADD("%%rows : f32[batch, seq, %d] = gather(%%table, %%ids) {axis=0}\n", MOST);
+    ADD("%%x : f32[batch*seq, %d] = reshape(%%rows)\n", MOST);
+    for (int i = 0; i <= apart; i++) {
+        char name[4][16];
+        for (int c = 0; c < 4; c++)
+            snprintf(name[c], sizeof name[c], "c%d_%d", i, c);
+        say_const(name[0], "i8", MOST, total[i], false);
+        say_const(name[1], "f32", 0, total[i], true);
+        say_const(name[2], "i32", 0, total[i], false);
+        say_const(name[3], "f32", 0, total[i], true);
+        ADD("%%p%d : f32[batch*seq, %d] = linear_q8(%%x, %%%s, %%%s, %%%s, %%%s, _)\n", i, total[i], name[0], name[1],
+            name[2], name[3]);
+        ADD("%%o%d : f32[batch, seq, %d] = reshape(%%p%d)\n", i, total[i], i);
+    }
+    ADD("%%a : f32[batch, seq, %d] = attention(%%o%d, %%o0, %%o0) {heads=%d, kv_heads=%d, head_dim=%d, v_head_dim=%d, "
+        "q_offset=%d, k_offset=%d, v_offset=%d, scale=0.0001}\n",
+        heads * dv, apart, heads, kv, d, dv, at[0], at[1], at[2]);
+    bool kept = next_random(4) != 0;
+    SAY("%soutput %%%s as \"y\"\n", body, gap ? "p0" : "a"); /* all columns count */
+    if (gap)
+        SAY("output %%a as \"a\"\n");
+    if (kept)
+        SAY("output %%x as \"x\"\n");
+    assert_true(used < sizeof text && length < sizeof body);
+    return kept && !grouped && !gap;
+}
+
+static unsigned cut_for_heads; /* products of the last session */
+
 static void run_once(struct built *b, unsigned threads, int64_t batch, int64_t seq, void *out, size_t *bytes) {
     static struct lathe_diag why;
     static int64_t ids[BATCH * SEQ];
@@ -105,14 +155,41 @@ static void run_once(struct built *b, unsigned threads, int64_t batch, int64_t s
             lathe_session_run(s, &why) != LATHE_OK)
             fail_msg("%s", why.text);
         const struct lathe_tensor_view *y = lathe_session_output(s, 0);
-        assert_true(y->bytes <= (size_t)BATCH * SEQ * MOST * 4 && y->bytes > 0);
+        assert_true(y->bytes <= (size_t)BATCH * SEQ * 2 * MOST * 4 && y->bytes > 0);
         if (again == 0) {
             *bytes = y->bytes;
             memcpy(out, y->data, y->bytes);
         }
         assert_memory_equal(out, y->data, y->bytes);
     }
+    cut_for_heads = 0;
+    for (uint32_t i = 0; i < s->plan->head->step_count; i++)
+        cut_for_heads += s->steps[i].op->op == LATHE_OP_LINEAR_Q8 && s->steps[i].heads.heads;
     lathe_session_close(&s);
+}
+
+static void test_heads(void **state) {
+    (void)state;
+    static float one[BATCH * SEQ * 2 * MOST], many[BATCH * SEQ * 2 * MOST];
+    for (uint32_t seed = 1; seed <= 40; seed++) {
+        struct built b;
+        bool fits = say_heads(seed);
+        build_graph(&b, text, &(struct lathe_emit_options){.jobs = 1, .max_batch = BATCH, .max_seq = SEQ});
+        for (int64_t batch = 1; batch <= 3; batch += 2) {
+            int64_t seq = 24 / batch;
+            size_t bytes, other;
+            run_once(&b, 1, batch, seq, one, &bytes);
+            for (unsigned threads = 2; threads <= 4; threads++) {
+                run_once(&b, threads, batch, seq, many, &other);
+                if (fits)
+                    assert_int_equal(cut_for_heads > 0, threads != 3);
+                assert_int_equal(bytes, other);
+                if (memcmp(one, many, bytes) != 0)
+                    fail_msg("seed %u: %u threads give other bits", seed, threads);
+            }
+        }
+        free_built(&b);
+    }
 }
 
 static void test_chains(void **state) {
@@ -142,6 +219,6 @@ static void test_chains(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_chains)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_chains), cmocka_unit_test(test_heads)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
