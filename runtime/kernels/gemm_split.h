@@ -25,8 +25,11 @@ struct lathe_gemm_part {
  *   minilm-l6   int8   1.30 -> 1.05   2.48 -> 2.27   13.7 -> 13.5
  *   distilbert  bf16   5.60 -> 5.52   11.5 -> 10.7   50.6 -> 50.5
  *   distilbert  f32    10.2 -> 10.4   21.0 -> 20.5   85.7 -> 85.2   (hence 64 rows)
- * Weights that stay in the caches pay earlier: with 16 rows a thread minilm-l6 int8 at 32 tokens 0.488 -> 0.453, but
- * distilbert int8 1.59 -> 1.68. */
+ * Weights that stay in the caches pay earlier, the more so where the cores have no third cache in common and each line
+ * that one wrote and the other wants costs 5 ns. Zen 5, cores with | without a common cache, from 16 rows a thread:
+ *   minilm-l6 int8, 16, 24 tokens, 8 rows a thread     0.251 -> 0.232, 0.356 -> 0.344 | 0.338 -> 0.273, 0.466 -> 0.382
+ *   minilm-l6 int8, 8, 12 tokens, 4 rows a thread      0.136 -> 0.154                 | 0.194 -> 0.177, 0.268 -> 0.220
+ *   distilbert int8, 32, 48 tokens, from 32 to 12      1.52 -> 1.64, 2.16 -> 2.29     | 1.69 -> 1.65, 2.49 -> 2.38 */
 enum { LATHE_OWN_ROWS_F32 = 64, LATHE_OWN_ROWS_BF16 = 32, LATHE_MOST_OWN_ROWS_Q8 = 32 };
 /* For 8-bit weights [k][n]; at most LATHE_MOST_OWN_ROWS_Q8. */
 unsigned lathe_own_rows_q8(size_t k, size_t n);

@@ -176,7 +176,7 @@ static void test_heads(void **state) {
         bool fits = say_heads(seed);
         build_graph(&b, text, &(struct lathe_emit_options){.jobs = 1, .max_batch = BATCH, .max_seq = SEQ});
         for (int64_t batch = 1; batch <= 3; batch += 2) {
-            int64_t seq = 24 / batch;
+            int64_t seq = 12 / batch;
             size_t bytes, other;
             run_once(&b, 1, batch, seq, one, &bytes);
             for (unsigned threads = 2; threads <= 4; threads++) {
