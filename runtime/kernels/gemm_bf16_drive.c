@@ -21,10 +21,10 @@ static size_t row_bytes(const struct lathe_gemm_bf16_kernel *kernel, size_t k) {
     return ((k * kernel->a_bytes + 67) / 64 | 1) * 64;
 }
 
+/* Of a block, at most. */
 static size_t block_rows(const struct lathe_gemm_bf16_kernel *kernel, size_t m, size_t k) {
     size_t rows = A_BYTES / row_bytes(kernel, k);
-    rows = rows < LEAST ? LEAST : rows;
-    return minimum(m, rows > kernel->mr ? rows / kernel->mr * kernel->mr : rows);
+    return minimum(m, rows < LEAST ? LEAST : rows);
 }
 
 size_t lathe_gemm_bf16_scratch(const struct lathe_kernels *kernels, size_t m, size_t n, size_t k, bool packed) {
@@ -44,8 +44,8 @@ struct block {
     const char *a;
 };
 
-/* Columns [n0, n1) of a block; `panels` begins with column n0. */
-static void run_block(const struct block *block, size_t n0, size_t n1, const uint16_t *panels) {
+/* Columns [n0, n1) of a block; `panels` begins with column n0, `again` when another block follows that begins there. */
+static void run_block(const struct block *block, size_t n0, size_t n1, const uint16_t *panels, bool again) {
     const struct lathe_gemm_bf16 *p = block->product;
     size_t rows = block->m1 - block->m0, tiles = (rows + block->kernel->mr - 1) / block->kernel->mr;
     size_t k = even(p->k), lda = row_bytes(block->kernel, p->k);
@@ -63,7 +63,7 @@ static void run_block(const struct block *block, size_t n0, size_t n1, const uin
             tile.c = p->y + row * p->ldy + j;
             if (tiles > 1) {
                 /* Each tile fetches its part of the next group. */
-                tile.fetch = tile.b + group * k + k * 16 / tiles * i / 32 * 32;
+                tile.fetch = (again && j + group >= n1 ? panels : tile.b + group * k) + k * 16 / tiles * i / 32 * 32;
                 tile.fetch_step = 32 / tiles;
             }
             e.residual = p->epilogue.residual ? p->epilogue.residual + row * e.ldr + j : NULL;
@@ -80,20 +80,22 @@ void lathe_gemm_bf16_team(const struct lathe_kernels *kernels, const struct lath
     if (part.m0 == part.m1 || part.n0 == part.n1)
         return;
     size_t most = block_rows(block.kernel, p->m, p->k), lda = row_bytes(block.kernel, p->k);
+    /* Blocks of like size: a small one behind large ones would read all weights for a few rows. */
+    size_t m = part.m1 - part.m0, count = (m + most - 1) / most, rows = (m + count - 1) / count;
     char *a = scratch;
     uint16_t *w = (uint16_t *)(void *)(a + most * lda);
     for (block.m0 = part.m0; block.m0 < part.m1; block.m0 = block.m1) {
-        block.m1 = minimum(part.m1, block.m0 + most);
+        block.m1 = minimum(part.m1, block.m0 + rows);
         block.kernel->convert(block.m1 - block.m0, p->k, p->x + block.m0 * p->ldx, p->ldx, a, lda);
         if (p->panels) {
-            run_block(&block, part.n0, part.n1, p->panels + part.n0 * even(p->k));
+            run_block(&block, part.n0, part.n1, p->panels + part.n0 * even(p->k), block.m1 < part.m1);
             continue;
         }
         for (size_t j = part.n0; j < part.n1; j += W_COLUMNS) {
             size_t end = minimum(part.n1, j + W_COLUMNS);
             lathe_pack_bf16_n16k2(p->w, p->w_dtype, p->k, p->n, p->transposed ? p->k : p->n, p->transposed, j / 16,
                                   (end + 15) / 16, w);
-            run_block(&block, j, end, w);
+            run_block(&block, j, end, w, false);
         }
     }
 }
