@@ -13,9 +13,9 @@
 #include <math.h>
 #include <string.h>
 
-#define GROUP    LATHE_ATTENTION_QUERIES
-#define CHUNK    LATHE_ATTENTION_CHUNK
-#define CHUNK_Q8 1024 /* keys and values are quantized once for that many queries */
+#define GROUP         LATHE_ATTENTION_QUERIES
+#define CHUNK         LATHE_ATTENTION_CHUNK
+#define CHUNK_ROUNDED 1024 /* keys and values are rounded once for that many queries */
 
 /* A mask operand broadcast to [B, N, Sq, Sk]. */
 struct plane {
@@ -75,7 +75,7 @@ static size_t aligned(size_t n) {
 
 /* Queries that one call of the kernel takes, at most. */
 static int64_t chunk_of(const struct attention *at) {
-    return at->bits == 8 ? CHUNK_Q8 : CHUNK;
+    return at->bits ? CHUNK_ROUNDED : CHUNK;
 }
 
 /* Lays the buffers out from `base`; returns their size. */
