@@ -13,9 +13,8 @@
 #include <math.h>
 #include <string.h>
 
-#define GROUP         LATHE_ATTENTION_QUERIES
-#define CHUNK         LATHE_ATTENTION_CHUNK
-#define CHUNK_ROUNDED 1024 /* keys and values are rounded once for that many queries */
+#define GROUP LATHE_ATTENTION_QUERIES
+#define CHUNK LATHE_ATTENTION_CHUNK
 
 /* A mask operand broadcast to [B, N, Sq, Sk]. */
 struct plane {
@@ -73,14 +72,9 @@ static size_t aligned(size_t n) {
     return (n + 63) / 64 * 64;
 }
 
-/* Queries that one call of the kernel takes, at most. */
-static int64_t chunk_of(const struct attention *at) {
-    return at->bits ? CHUNK_ROUNDED : CHUNK;
-}
-
 /* Lays the buffers out from `base`; returns their size. */
 static size_t lay_out(const struct attention *at, char *base, bool plane, struct buffers *out) {
-    size_t chunk = (size_t)chunk_of(at), nq = (size_t)(at->sq < chunk_of(at) ? at->sq : chunk_of(at));
+    size_t chunk = CHUNK, nq = (size_t)(at->sq < CHUNK ? at->sq : CHUNK);
     size_t nk = (size_t)at->sk, d = (size_t)at->d, dv = (size_t)at->dv, used = 0;
     size_t kernel =
         at->bits == 8 ? lathe_attention_q8_scratch(nq, nk, d, dv) : lathe_attention_f32_scratch(nq, nk, d, dv);
@@ -346,7 +340,7 @@ static int64_t groups_of(const struct sequence *s) {
 /* Queries [q0, q1) of a head, as many at a time as the buffers hold. */
 static void head_queries(const struct attention *at, const struct sequence *s, int64_t head, int64_t q0, int64_t q1,
                          struct buffers *buf) {
-    int64_t step = at->plane.data && s->keys > 0 && !plane_is_direct(at, s) ? GROUP : chunk_of(at);
+    int64_t step = at->plane.data && s->keys > 0 && !plane_is_direct(at, s) ? GROUP : CHUNK;
     for (int64_t q = q0; q < q1; q += step)
         some_queries(at, s, head, q, q1 - q < step ? q1 - q : step, buf);
 }
