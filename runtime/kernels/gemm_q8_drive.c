@@ -116,12 +116,11 @@ struct block {
 };
 
 /* A tile's epilogue beside the products of the next: not for few rows, whose columns threads share, so that stores wait
- * for lines that another had; with few steps of k it breaks up the products besides. 2 threads, Zen 5, cores without a
- * common cache, with -> without, ms at 8, 16, 24, 32, 48 tokens:
- *   minilm-l6 int8    0.212 -> 0.191   0.378 -> 0.336   0.518 -> 0.479   0.537 -> 0.522   as before
- *   distilbert int8   0.522 -> 0.515   0.930 -> 0.922   1.324 -> 1.309   1.673 -> 1.653   2.421 -> 2.470 */
+ * for lines that another had; with few steps of k it breaks up the products besides. 2 threads, Zen 5, ms without ->
+ * with: minilm-l6 int8, 8, 16, 24, 32 tokens      0.191 -> 0.212, 0.236 -> 0.235, 0.341 -> 0.337, 0.457 -> 0.453
+ *   distilbert int8, 8, 16, 24, 32 tokens     0.515 -> 0.522, 0.958 -> 0.959, 1.302 -> 1.259, 1.588 -> 1.569 */
 static bool later_pays(const struct lathe_gemm_q8 *p) {
-    return p->m * (p->turns > 1 ? p->turns : 1) > 32;
+    return p->m * (p->turns > 1 ? p->turns : 1) >= 16;
 }
 
 /* Columns [n0, n1) of a block; `panels` begins with column n0. */
