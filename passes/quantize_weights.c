@@ -13,15 +13,16 @@
  *   8-bit inputs: made-up ids 0.9994 / 0.9984 / 0.94, built-in sentences 0.9994 / 0.9986 / 0.96
  *   7-bit inputs: made-up ids 0.9985 / 0.9952 / 0.91, built-in sentences 0.9986 / 0.9966 / 0.93
  * Over 1000 sentences, built-in calibration, 663 rows: u8s8 0.9995 / 0.9983 / 0.94 (attention in 8 bits too), u8s7
- * 0.9990 / 0.9971 / 0.94, u7s8 0.9986 / 0.9947 / 0.92. Of u8s8's error 0.0004 is the inputs'; 7-bit weights add 0.0006,
- * and with any number of rows of real text to round by still 0.0005. Searching the exponent for each layer, a small
- * ridge or rows as they are lose accuracy on other text than the sample: rows as they are with a small ridge on uniform
- * ids gave 0.984.
+ * 0.9990 / 0.9971 / 0.94, u8s8_sum4 0.9990 / 0.9970 / 0.94, u8s8_sum2 0.9993 / 0.9977 / 0.94, u7s8 0.9986 / 0.9947 /
+ * 0.92. Of u8s8's error 0.0004 is the inputs'; 7-bit weights add 0.0006, and with any number of rows of real text to
+ * round by still 0.0005. Searching the exponent for each layer, a small ridge or rows as they are lose accuracy on
+ * other text than the sample: rows as they are with a small ridge on uniform ids gave 0.984.
  *
  * Every fourth row of the sample takes no part in these choices; the error that is reported is that on these rows. */
 #include "quantize_weights.h"
 
 #include "arena.h"
+#include "bound_sums.h"
 #include "threads.h"
 
 #include <float.h>
@@ -132,20 +133,33 @@ static void largest(const float *w, int64_t k, float out[LANES]) {
             out[c] = fabsf(w[i * LANES + c]) > out[c] ? fabsf(w[i * LANES + c]) : out[c];
 }
 
-/* The scale of each column of the block. */
-static void choose_scales(const struct rounding *j, const float *w, float scale[LANES]) {
-    static const float shares[] = {1.0f, 0.96f, 0.92f, 0.88f, 0.84f, 0.8f, 0.75f, 0.7f};
+/* Where sums are bound, a scale may be so large that few weights are beyond half the range, or so small that many are
+ * cut: the trials begin at the largest weight at NARROW. */
+#define NARROW 64.0f
+
+/* The scale of each column of the block; `trial` is scratch of 16 k floats. */
+static void choose_scales(const struct rounding *j, const float *w, float *trial, float scale[LANES]) {
+    static const float of_one[] = {1.0f, 0.96f, 0.92f, 0.88f, 0.84f, 0.8f, 0.75f, 0.7f, 0};
+    static const float of_sums[] = {2.0f,  1.8f,  1.6f,  1.45f, 1.3f, 1.2f, 1.1f, 1.0f,
+                                    0.92f, 0.84f, 0.76f, 0.7f,  0.6f, 0.5f, 0};
+    const float *shares = j->settings->sums ? of_sums : of_one;
     float top[LANES], best[LANES] = {0}, limit = (float)j->settings->weight_max;
+    float base = j->settings->sums ? NARROW : limit, most = (float)lathe_sum16_limit(j->settings->bits);
     largest(w, j->k, top);
-    for (size_t t = 0; t < sizeof shares / sizeof *shares; t++) {
+    for (size_t t = 0; shares[t] > 0; t++) {
         float s[LANES], inverse[LANES], error[LANES] = {0};
         for (int c = 0; c < LANES; c++) {
-            s[c] = top[c] > 0 ? top[c] * shares[t] / limit : 1;
+            s[c] = top[c] > 0 ? top[c] * shares[t] / base : 1;
             inverse[c] = 1 / s[c];
         }
         for (int64_t i = 0; i < j->k; i++)
+            for (int c = 0; c < LANES; c++)
+                trial[i * LANES + c] = w[i * LANES + c] * inverse[c];
+        if (j->settings->sums)
+            lathe_sum16_project(trial, j->k, j->settings->sums, most, trial, NULL);
+        for (int64_t i = 0; i < j->k; i++)
             for (int c = 0; c < LANES; c++) {
-                float v = w[i * LANES + c], d = clamp(nearest(v * inverse[c]), limit) * s[c] - v;
+                float v = w[i * LANES + c], d = clamp(nearest(trial[i * LANES + c]), limit) * s[c] - v;
                 error[c] += (j->energy[i] + j->ridge[i]) * (d * d);
             }
         for (int c = 0; c < LANES; c++)
@@ -161,32 +175,79 @@ static void given_scales(const struct rounding *j, int64_t first, float scale[LA
         scale[c] = first + c < j->n ? j->out->w_scale[first + c] : 1;
 }
 
-/* Rounds w (in units of its scale) to q; e[rows][16] becomes X (q - w). */
-static void round_block(const struct rounding *j, const float *w, float *q, float *e) {
-    float limit = (float)j->settings->weight_max;
+/* Weight i of the columns goes from `before` to `now`. */
+static void add_to_errors(const struct rounding *j, int64_t i, const float *before, const float *now, float *e) {
+    const float *x = j->x + i * j->padded;
+    struct lanes steps;
+    for (int c = 0; c < LANES; c++)
+        steps.v[c / 4][c % 4] = now[c] - before[c];
+    for (int64_t r = 0; r < j->rows; r++) {
+        struct lanes l = lanes_load(e + r * LANES);
+        lanes_add(&l, x[r], steps);
+        lanes_store(e + r * LANES, l);
+    }
+}
+
+/* How far up and down weight i of each column may go, the other weights of its sum being what they are now. */
+static void room_in_sums(const struct rounding *j, int64_t i, const float *sums, const float *q, float up[LANES],
+                         float down[LANES]) {
+    unsigned groups = j->settings->sums;
+    float limit = (float)j->settings->weight_max, most = (float)lathe_sum16_limit(j->settings->bits);
+    const float *plus = sums + lathe_sum16_of(i, groups) * LANES;
+    const float *minus = plus + lathe_sum16_count(j->k, groups) * LANES;
+    for (int c = 0; c < LANES; c++) {
+        float now = q[i * LANES + c];
+        /* a bit more than there is: the sums are of floats, and whole numbers in the end */
+        float above = floorf(most - plus[c] + (now > 0 ? now : 0) + 1e-3f);
+        float below = floorf(most - minus[c] + (now < 0 ? -now : 0) + 1e-3f);
+        up[c] = above < 0 ? 0 : above > limit ? limit : above;
+        down[c] = below < 0 ? 0 : below > limit ? limit : below;
+    }
+}
+
+static void move_in_sums(const struct rounding *j, int64_t i, float *sums, int c, float before, float now) {
+    unsigned groups = j->settings->sums;
+    float *plus = sums + lathe_sum16_of(i, groups) * LANES + c;
+    float *minus = plus + lathe_sum16_count(j->k, groups) * LANES;
+    *plus += (now > 0 ? now : 0) - (before > 0 ? before : 0);
+    *minus += (now < 0 ? -now : 0) - (before < 0 ? -before : 0);
+}
+
+/* Rounds w (in units of its scale) to q; e[rows][16] becomes X (q - w). `sums` is scratch of lathe_sum16_project. */
+static void round_block(const struct rounding *j, const float *w, float *q, float *e, float *sums) {
+    float limit = (float)j->settings->weight_max, up[LANES], down[LANES];
     memset(e, 0, (size_t)j->rows * LANES * sizeof *e);
-    memcpy(q, w, (size_t)j->k * LANES * sizeof *q);
+    for (int c = 0; c < LANES; c++)
+        up[c] = down[c] = limit;
+    if (j->settings->sums) {
+        lathe_sum16_project(w, j->k, j->settings->sums, (float)lathe_sum16_limit(j->settings->bits), q, sums);
+        for (int64_t i = 0; i < j->k; i++)
+            if (memcmp(q + i * LANES, w + i * LANES, LANES * sizeof *q) != 0)
+                add_to_errors(j, i, w + i * LANES, q + i * LANES, e);
+    } else {
+        memcpy(q, w, (size_t)j->k * LANES * sizeof *q);
+    }
     for (int sweep = 0; sweep < SWEEPS; sweep++) {
         for (int64_t t = 0; t < j->k; t++) {
             int64_t i = j->order[t].index;
             const float *x = j->x + i * j->padded;
-            float energy = j->energy[i], inverse = energy > 0 ? 1 / (energy + j->ridge[i]) : 0, step[LANES];
+            float energy = j->energy[i], inverse = energy > 0 ? 1 / (energy + j->ridge[i]) : 0, next[LANES];
             struct lanes sum = {0};
             for (int64_t r = 0; energy > 0 && r < j->rows; r++)
                 lanes_add(&sum, x[r], lanes_load(e + r * LANES));
+            if (j->settings->sums)
+                room_in_sums(j, i, sums, q, up, down);
             for (int c = 0; c < LANES; c++) {
                 float before = q[i * LANES + c], own = w[i * LANES + c];
                 float others = sum.v[c / 4][c % 4] - energy * (before - own);
-                float now = clamp(nearest(clamp(own - others * inverse, 2 * limit)), limit);
-                step[c] = now - before;
-                q[i * LANES + c] = now;
+                float now = nearest(clamp(own - others * inverse, 2 * limit));
+                next[c] = now > up[c] ? up[c] : now < -down[c] ? -down[c] : now;
+                if (j->settings->sums)
+                    move_in_sums(j, i, sums, c, before, next[c]);
             }
-            struct lanes steps = lanes_load(step);
-            for (int64_t r = 0; energy > 0 && r < j->rows; r++) {
-                struct lanes l = lanes_load(e + r * LANES);
-                lanes_add(&l, x[r], steps);
-                lanes_store(e + r * LANES, l);
-            }
+            if (energy > 0)
+                add_to_errors(j, i, q + i * LANES, next, e);
+            memcpy(q + i * LANES, next, sizeof next);
         }
     }
 }
@@ -265,13 +326,14 @@ static void round_blocks(void *user, const struct lathe_team *team) {
     int64_t begin, end;
     lathe_team_split(team, (j->n + LANES - 1) / LANES, 1, &begin, &end);
     float *w = j->scratch + team->index * j->scratch_floats, *q = w + j->k * LANES, *e = q + j->k * LANES;
+    float *sums = e + j->rows * LANES;
     for (int64_t b = begin; b < end; b++) {
         float scale[LANES];
         read_block(j->weights, b * LANES, j->unscale, q, w);
         if (j->settings->given)
             given_scales(j, b * LANES, scale);
         else
-            choose_scales(j, w, scale);
+            choose_scales(j, w, q, scale);
         for (int64_t i = 0; i < j->k; i++)
             for (int c = 0; c < LANES; c++)
                 w[i * LANES + c] *= 1 / scale[c];
@@ -279,7 +341,7 @@ static void round_blocks(void *user, const struct lathe_team *team) {
             memset(e, 0, (size_t)j->rows * LANES * sizeof *e);
             memcpy(q, w, (size_t)j->k * LANES * sizeof *q);
         } else {
-            round_block(j, w, q, e);
+            round_block(j, w, q, e, sums);
         }
         judge_block(j, b * LANES, w, q, e, scale);
         count_block(j, b * LANES, w, q);
@@ -355,7 +417,7 @@ struct trial {
 /* Error of some output columns with smoothing r (NULL: none) and rounding to the nearest. */
 static double try_smoothing(const struct trial *t, const float *r, float *unscale) {
     int64_t k = t->weights->k, blocks = (t->weights->n + LANES - 1) / LANES, tried = blocks < 6 ? blocks : 6;
-    float limit = (float)t->settings->weight_max;
+    float limit = t->settings->sums ? NARROW : (float)t->settings->weight_max;
     double total = 0;
     for (int64_t i = 0; r && i < k; i++)
         unscale[i] = 1 / r[i];
@@ -463,6 +525,8 @@ static enum lathe_status run(struct rounding *j, struct lathe_diag *diag) {
     jobs = jobs > LATHE_MAX_THREADS ? LATHE_MAX_THREADS : jobs;
     LATHE_TRY(lathe_pool_new(&(struct lathe_pool_options){.threads = jobs}, &pool, diag));
     j->scratch_floats = (size_t)j->k * LANES * 2 + (size_t)j->rows * LANES;
+    if (j->settings->sums)
+        j->scratch_floats += (size_t)lathe_sum16_count(j->k, j->settings->sums) * 2 * LANES;
     j->scratch = calloc(lathe_pool_threads(pool) * j->scratch_floats + 1, sizeof *j->scratch);
     enum lathe_status status = LATHE_OK;
     if (j->scratch)
@@ -489,6 +553,7 @@ static void sum_up(const struct rounding *j) {
         out->rounded += n->rounded;
     }
     out->error = size > 0 ? sqrt(error / size) : error > 0 ? 1 : 0;
+    out->sums = lathe_sum16_groups(out->w, j->n, j->k, j->settings->bits);
 }
 
 enum lathe_status lathe_quantize_weights(const struct lathe_weight_reader *weights,

@@ -9,6 +9,7 @@
 struct lathe_q8_settings {
     unsigned bits;  /* of the activations: 8 or 7 */
     int weight_max; /* 127, 64 or 63 */
+    unsigned sums;  /* groups of 4 k whose products shall fit 16 bits together (bound_sums.h); 0: no matter */
     int jobs;
     bool given; /* the layer has its numbers (reuse_weights.h): only its error is found */
 };
@@ -23,6 +24,7 @@ struct lathe_q8_layer {
     double error;   /* |y8 - y| / |y| over the sample */
     double alpha;   /* of the smoothing, 0: none */
     int min, max;   /* of w */
+    unsigned sums;  /* groups whose products do fit, 4, 2, 1 or 0 */
     /* weights beyond the range, cut to its end; of the others those that are no multiple of their scale */
     int64_t saturated, rounded;
 };

@@ -52,7 +52,7 @@ uint64_t lathe_target_imply(uint64_t features) {
 
 void lathe_target_defaults(struct lathe_target *out) {
     *out = (struct lathe_target){.precisions = LATHE_PRECISION_F32,
-                                 .int8_scheme = LATHE_INT8_U8S7,
+                                 .int8_scheme = LATHE_INT8_SUM4,
                                  .shapes = LATHE_SHAPES_BOUNDED,
                                  .placement = LATHE_PLACEMENT_REPLICATE,
                                  .cast = LATHE_CAST_NONE,

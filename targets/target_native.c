@@ -34,7 +34,7 @@ void lathe_target_native(struct lathe_target *out) {
     out->precisions = LATHE_PRECISION_F32 | LATHE_PRECISION_INT8;
     if (HAS(AVX512_BF16) || HAS(AMX_BF16))
         out->precisions |= LATHE_PRECISION_BF16;
-    out->int8_scheme = HAS(AVX512_VNNI) || HAS(AVX_VNNI) || HAS(AMX_INT8) ? LATHE_INT8_U8S8 : LATHE_INT8_U8S7;
+    out->int8_scheme = HAS(AVX512_VNNI) || HAS(AVX_VNNI) || HAS(AMX_INT8) ? LATHE_INT8_U8S8 : LATHE_INT8_SUM4;
     struct lathe_target near;
     const char *name = lathe_target_nearest(out);
     if (lathe_target_load(name, &near, NULL) == LATHE_OK) {

@@ -85,9 +85,18 @@ struct share {
     unsigned turn, turns; /* threads that read the same panels begin at different ones: each comes from memory once */
 };
 
+static const struct lathe_gemm_q8_kernel *kernel_of(const struct lathe_kernels *kernels,
+                                                    const struct lathe_gemm_q8 *p) {
+    if (p->sums >= 4)
+        return &kernels->gemm_sum4;
+    if (p->sums >= 2)
+        return &kernels->gemm_sum2;
+    return p->sums || p->levels == 127 ? &kernels->gemm_u7s8 : &kernels->gemm_u8s8;
+}
+
 static struct share share_of(const struct lathe_kernels *kernels, const struct lathe_gemm_q8 *p,
                              const struct lathe_team *team) {
-    struct share share = {.kernel = p->levels > 127 && !p->narrow ? &kernels->gemm_u8s8 : &kernels->gemm_u7s8};
+    struct share share = {.kernel = kernel_of(kernels, p)};
     struct lathe_gemm_split split = {p->m, p->n, share.kernel->nr / 16, 3, 8, lathe_own_rows_q8(p->k, p->n)};
     if (p->heads) {
         int64_t h0, h1;

@@ -12,7 +12,9 @@ struct lathe_gemm_q8 {
     size_t ldx;
     const float *x_scale; /* [k] or NULL */
     unsigned levels;      /* 255 or 127 */
-    bool narrow;          /* no weight is beyond 64 in magnitude */
+    unsigned sums; /* how many aligned groups of 4 of K have products that fit 16 bits together (signed), those of the
+                      first two k of each group apart from those of the last two, whatever bytes of 0 to `levels` come;
+                      1 goes without saying when levels is 127. 0: not even those of one group */
     const int8_t
         *panels; /* w in packing S8_N16K4, or NULL: then element (t, j) at w[t * n + j], transposed w[j * k + t] */
     const int8_t *w;

@@ -80,8 +80,8 @@ static inline __attribute__((always_inline)) void q8_finish_whole(enum lathe_act
 }
 
 /* Sums of `cols` columns that begin at `column` of the tile. The buffer holds whole panels. */
-static __attribute__((noinline)) void q8_finish(const struct lathe_gemm_q8_tile *tile, size_t column, size_t cols,
-                                                const int32_t *sums, size_t ld) {
+static __attribute__((noinline)) void q8_finish_any(const struct lathe_gemm_q8_tile *tile, size_t column, size_t cols,
+                                                    const int32_t *sums, size_t ld) {
     const struct lathe_gemm_q8_epilogue *e = tile->epilogue;
     if (!e) {
         for (size_t r = 0; r < tile->rows; r++)
@@ -120,5 +120,11 @@ static __attribute__((noinline)) void q8_finish(const struct lathe_gemm_q8_tile 
     }
 #endif
     q8_finish_rows(e->activation, tile->rows, cols, column, sums, ld, c, tile->ldc, e);
+}
+
+static inline void q8_finish(const struct lathe_gemm_q8_tile *tile, size_t column, size_t cols, const int32_t *sums,
+                             size_t ld) {
+    __asm__("" : "+r"(ld)); /* or the compiler makes a copy of it for each ld, 5 KB apiece */
+    q8_finish_any(tile, column, cols, sums, ld);
 }
 #endif

@@ -115,8 +115,8 @@ struct lathe_kernels {
     struct lathe_gemm_bf16_kernel gemm_bf16;
     lathe_quantize_rows_fn quantize_rows;
     struct lathe_gemm_q8_kernel gemm_u8s8; /* any bytes in A */
-    struct lathe_gemm_q8_kernel
-        gemm_u7s8; /* pairs of products fit 16 bits: A at most 127, or W at most 64 in magnitude */
+    /* the products of so many groups of 4 of K fit 16 bits together: kernel_q8.h */
+    struct lathe_gemm_q8_kernel gemm_u7s8, gemm_sum2, gemm_sum4;
     /* sizes for tile choice; from CPUID */
     size_t l1_bytes, l2_bytes;
     const char

@@ -9,7 +9,13 @@
  * NaN.
  *
  * Weights w [k][n] lie in packing S8_N16K4: panels of 16 columns, [k/4][16][4], k padded with zeros to a multiple of 4
- * and n to 16. Values of -128 to 127. Sums fit 32 bits up to k = LATHE_Q8_MAX_K. */
+ * and n to 16. Values of -128 to 127. Sums fit 32 bits up to k = LATHE_Q8_MAX_K.
+ *
+ * Without 8-bit dot products a CPU adds products in 16 bits, signed, before it widens them: those of the first two k of
+ * a group of 4 to one sum, those of the last two to another. A family says how far that must fit, for all inputs that
+ * come. gemm_u8s8: not at all. gemm_u7s8: in each group, as it does when inputs have 7 bits, or weights are of 64 at
+ * most. gemm_sum2, gemm_sum4: over 2, over 4 groups together, counted from k = 0; so it does when the weights of one
+ * sign that go into a sum are 128 (inputs of 7 bits: 258) or less together. */
 #ifndef LATHE_KERNEL_Q8_H
 #define LATHE_KERNEL_Q8_H
 

@@ -89,7 +89,9 @@ enum lathe_status lathe_run_linear_q8(const struct lathe_op_call *call) {
                           p.k, LATHE_Q8_MAX_K);
     p.levels = bits == 8 ? 255 : 127;
     p.prepared = call->prepared;
-    p.narrow = lathe_attr_int(&call->attrs, LATHE_ATTR_MAX, 127) <= LATHE_Q8_NARROW;
+    int64_t sums = lathe_attr_int(&call->attrs, LATHE_ATTR_SUM16, 0);
+    bool narrow = lathe_attr_int(&call->attrs, LATHE_ATTR_MAX, 127) <= LATHE_Q8_NARROW;
+    p.sums = sums >= 4 ? 4 : sums >= 2 ? 2 : sums == 1 || narrow ? 1 : 0;
     p.turn = call->beside.index;
     p.turns = call->beside.count;
     p.epilogue.activation = (enum lathe_activation)lathe_attr_int(&call->attrs, LATHE_ATTR_ACTIVATION, 0);

@@ -100,6 +100,17 @@ PEAK(peak_pairs512, "avx512f,avx512bw", __m512i, _mm512_setzero_si512(), __m512i
      _mm512_add_epi32(acc[i], _mm512_madd_epi16(_mm512_maddubs_epi16(a, b), one)))
 PEAK(peak_pairs256, "avx2", __m256i, _mm256_setzero_si256(), __m256i one = _mm256_set1_epi16(1),
      _mm256_add_epi32(acc[i], _mm256_madd_epi16(_mm256_maddubs_epi16(a, b), one)))
+/* the products of several groups added up in 16 bits: one step of the loop does as many */
+#define PAIRS_SUM(p, a, b) _mm##p##_add_epi16(_mm##p##_maddubs_epi16(a, b), _mm##p##_maddubs_epi16(b, a))
+PEAK(peak_sum2_512, "avx512f,avx512bw", __m512i, _mm512_setzero_si512(), __m512i one = _mm512_set1_epi16(1),
+     _mm512_add_epi32(acc[i], _mm512_madd_epi16(PAIRS_SUM(512, a, b), one)))
+PEAK(peak_sum2_256, "avx2", __m256i, _mm256_setzero_si256(), __m256i one = _mm256_set1_epi16(1),
+     _mm256_add_epi32(acc[i], _mm256_madd_epi16(PAIRS_SUM(256, a, b), one)))
+/* a and b change roles and places, so that no product is taken for another */
+PEAK(peak_sum4_512, "avx512f,avx512bw", __m512i, _mm512_setzero_si512(), __m512i one = _mm512_set1_epi16(1),
+     _mm512_add_epi32(acc[i], _mm512_madd_epi16(_mm512_add_epi16(PAIRS_SUM(512, a, b), PAIRS_SUM(512, one, b)), one)))
+PEAK(peak_sum4_256, "avx2", __m256i, _mm256_setzero_si256(), __m256i one = _mm256_set1_epi16(1),
+     _mm256_add_epi32(acc[i], _mm256_madd_epi16(_mm256_add_epi16(PAIRS_SUM(256, a, b), PAIRS_SUM(256, one, b)), one)))
 /* two products of 16 bits in place of one of 8 */
 PEAK(peak_wide512, "avx512f,avx512bw", __m512i, _mm512_setzero_si512(), ,
      _mm512_add_epi32(_mm512_add_epi32(acc[i], _mm512_madd_epi16(a, b)), _mm512_madd_epi16(b, a)))
@@ -117,6 +128,11 @@ static void peak_plain(void *user) {
         }
 }
 
+/* Groups of 4 of K that a family adds up in 16 bits; 0: it says nothing of them. */
+static unsigned sums_of(const char *family) {
+    return strcmp(family, "gemm_sum4") == 0 ? 4 : strcmp(family, "gemm_sum2") == 0 ? 2 : 0;
+}
+
 /* Multiply-adds a second of one core, in the scheme of a row. */
 static double peak_of(const char *family, uint64_t bits) {
     int32_t two[2] = {0, 0};
@@ -124,15 +140,16 @@ static double peak_of(const char *family, uint64_t bits) {
     void (*fn)(void *) = peak_plain;
 #if defined(__x86_64__)
     bool seven = strcmp(family, "gemm_u7s8") == 0;
+    unsigned sums = sums_of(family);
     if (bits & LATHE_CPU_MASK(LATHE_CPU_AVX512_VNNI)) {
         fn = peak_vnni512;
         lanes = 16;
     } else if (bits & LATHE_CPU_MASK(LATHE_CPU_AVX512)) {
-        fn = seven ? peak_pairs512 : peak_wide512;
-        lanes = 16;
+        fn = sums == 4 ? peak_sum4_512 : sums == 2 ? peak_sum2_512 : seven ? peak_pairs512 : peak_wide512;
+        lanes = 16 * (sums ? sums : 1);
     } else if (bits & LATHE_CPU_MASK(LATHE_CPU_AVX2)) {
-        fn = seven ? peak_pairs256 : peak_wide256;
-        lanes = 8;
+        fn = sums == 4 ? peak_sum4_256 : sums == 2 ? peak_sum2_256 : seven ? peak_pairs256 : peak_wide256;
+        lanes = 8 * (sums ? sums : 1);
     }
 #endif
     return lanes * 4 * 12 * STEPS / best_of(fn, two);
@@ -232,6 +249,7 @@ static void layers(struct lathe_pool *pool, const char *family, const char *name
                                                .y = y,
                                                .ldy = n,
                                                .levels = strcmp(family, "gemm_u7s8") == 0 ? 127 : 255,
+                                               .sums = sums_of(family),
                                                .epilogue = {.w_scale = w_scale,
                                                             .w_sum = w_sum,
                                                             .bias = bias,

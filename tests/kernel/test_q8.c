@@ -50,8 +50,34 @@ static bool runs(const char *name, uint64_t bits) {
     return native || slow;
 }
 
-static bool takes_seven(const struct gemm_row *row) {
-    return strcmp(row->family, "gemm_u7s8") == 0;
+/* Groups of 4 of K whose products fit 16 bits together, as the family wants them; 0: it takes all. */
+static unsigned sums_of(const struct gemm_row *row) {
+    static const char *const families[] = {"gemm_u7s8", "gemm_sum2", "gemm_sum4"};
+    for (unsigned i = 0; i < 3; i++)
+        if (strcmp(row->family, families[i]) == 0)
+            return 1u << i;
+    return 0;
+}
+
+/* Weights [k][n] with sums of `groups` groups that fit when inputs go up to `top` (kernel_q8.h), many of them only
+ * just; groups 0: any. */
+static void fill_weights(int8_t *w, size_t k, size_t n, unsigned groups, unsigned top, bool extreme) {
+    int limit = 32767 / (int)top;
+    for (size_t j = 0; j < n; j++)
+        for (size_t half = 0; half < 2; half++) {
+            int room[2] = {limit, limit};
+            for (size_t i = 0; i < k; i++) {
+                if (i % 4 / 2 != half)
+                    continue;
+                if (groups && i % (4 * groups) == 2 * half)
+                    room[0] = room[1] = limit;
+                unsigned down = extreme ? (unsigned)(j % 2) : (unsigned)test_below(2);
+                int most = !groups || room[down] > 127 + (int)down ? 127 + (int)down : room[down];
+                int v = extreme && test_below(3) ? most : (int)test_below((unsigned)most + 1);
+                room[down] -= v;
+                w[i * n + j] = (int8_t)(down ? -v : v);
+            }
+        }
 }
 
 static void *guarded(size_t bytes) {
@@ -210,18 +236,16 @@ static void quantize_error(void **state) {
 
 /* ---- gemm_q8: sums */
 
-/* gemm_u7s8 takes inputs of 7 bits, or narrow weights. */
-static void one_tile(const struct gemm_row *row, size_t m, size_t n, size_t k, bool extreme, bool narrow) {
+/* gemm_u7s8 takes inputs of 7 bits with any weights. */
+static void one_tile(const struct gemm_row *row, size_t m, size_t n, size_t k, bool extreme, bool seven) {
     size_t kp = (k + 3) / 4 * 4, panels = (n + 15) / 16, lda = kp + test_below(9), ldc = n + test_below(5);
-    unsigned top = takes_seven(row) && !narrow ? 127 : 255;
-    int high = narrow ? LATHE_Q8_NARROW : 127, low = narrow ? -LATHE_Q8_NARROW : -128;
+    unsigned groups = sums_of(row), top = groups && seven ? 127 : 255;
     uint8_t *a = guarded(m * lda + 4);
     int8_t *w = guarded(k * n + 1), *b = guarded(panels * 16 * kp + 1);
     int32_t *sums = guarded((m * ldc + 1) * 4), *before = guarded((m * ldc + 1) * 4);
     for (size_t i = 0; i < m * lda; i++)
         a[i] = (uint8_t)(extreme ? (test_below(8) ? top : 0) : test_below(top + 1));
-    for (size_t i = 0; i < k * n; i++)
-        w[i] = (int8_t)(extreme ? (i % n % 2 ? high : low) : (int)test_below((unsigned)(high - low) + 1) + low);
+    fill_weights(w, k, n, groups, top, extreme);
     memcpy(before, sums, (m * ldc + 1) * 4);
     lathe_pack_s8_n16k4(w, k, n, n, false, 0, panels, b);
     struct lathe_gemm_q8_tile tile = {
@@ -261,7 +285,7 @@ static void sums(void **state) {
                 for (size_t j = 0; j < sizeof ks / sizeof *ks; j++)
                     if (!test_left_out(8))
                         one_tile(&gemm_rows[r], m, ns[i], ks[j], (m + i + j) % 2, (m + i + j) / 2 % 2);
-        one_tile(&gemm_rows[r], trapped(gemm_rows[r].bits) ? 1 : gemm_rows[r].mr, 3, LATHE_Q8_MAX_K, true, false);
+        one_tile(&gemm_rows[r], trapped(gemm_rows[r].bits) ? 1 : gemm_rows[r].mr, 3, LATHE_Q8_MAX_K, true, true);
     }
 }
 
@@ -343,11 +367,12 @@ static void epilogue(void **state) {
             memcpy(before, c, m * ldc * 4);
             for (size_t i = 0; i < m * kp; i++)
                 a[i] = (uint8_t)test_below(128);
+            fill_weights(w, k, n, sums_of(&gemm_rows[r]), 127, round % 2);
             for (size_t j = 0; j < n; j++) {
                 w_sum[j] = 0;
                 w_scale[j] = fabsf(w_scale[j]) * (round % 3 ? 0.02f : 1.0f);
                 for (size_t t = 0; t < k; t++)
-                    w_sum[j] += w[t * n + j] = (int8_t)((int)test_below(255) - 127);
+                    w_sum[j] += w[t * n + j];
             }
             for (size_t i = 0; i < m; i++) {
                 scale[i] = fabsf(scale[i]) * 0.02f;
@@ -420,13 +445,14 @@ static void epilogue(void **state) {
 struct layer {
     size_t m, n, k, packed;
     float *x, *w_scale, *bias, *residual, *x_scale;
-    int most;          /* largest magnitude of a weight */
+    int most, sums;    /* attributes `max` and `sum16` */
     int8_t *w, *t, *p; /* rows, transposed, packed */
     int32_t *w_sum;
 };
 
-static struct layer layer_new(size_t m, size_t n, size_t k, int most) {
-    struct layer l = {.m = m, .n = n, .k = k, .most = most, .packed = lathe_packed_bytes(3, k, n)};
+/* `bits` of the inputs and `sums` bind the weights, or `most` does. */
+static struct layer layer_new(size_t m, size_t n, size_t k, int most, int bits, int sums) {
+    struct layer l = {.m = m, .n = n, .k = k, .most = most, .sums = sums, .packed = lathe_packed_bytes(3, k, n)};
     l.x = guarded_floats(m * k);
     l.w_scale = guarded_floats(n);
     l.bias = guarded_floats(n);
@@ -436,10 +462,13 @@ static struct layer layer_new(size_t m, size_t n, size_t k, int most) {
     l.t = guarded(k * n);
     l.p = guarded(l.packed);
     l.w_sum = guarded(n * 4);
+    fill_weights(l.w, k, n, (unsigned)sums, (1u << bits) - 1, true);
     for (size_t j = 0; j < n; j++) {
         l.w_sum[j] = 0;
         for (size_t i = 0; i < k; i++) {
-            l.w[i * n + j] = l.t[j * k + i] = (int8_t)((int)test_below(2 * (unsigned)most + 1) - most);
+            if (!sums)
+                l.w[i * n + j] = (int8_t)((int)test_below(2 * (unsigned)most + 1) - most);
+            l.t[j * k + i] = l.w[i * n + j];
             l.w_sum[j] += l.w[i * n + j];
         }
     }
@@ -473,6 +502,7 @@ static void layer_run(const struct lathe_kernels *kernels, const struct layer *l
     struct lathe_tensor residual = {l->residual + row * l->n, LATHE_F32, 2, {rows, n}};
     struct lathe_attr attrs[] = {{.key = LATHE_ATTR_BITS, .type = LATHE_ATTR_INT, .i = bits},
                                  {.key = LATHE_ATTR_MAX, .type = LATHE_ATTR_INT, .i = l->most},
+                                 {.key = LATHE_ATTR_SUM16, .type = LATHE_ATTR_INT, .i = l->sums},
                                  {.key = LATHE_ATTR_ACTIVATION, .type = LATHE_ATTR_INT, .i = activation},
                                  {.key = LATHE_ATTR_TRANS_B, .type = LATHE_ATTR_INT, .i = weights == TRANSPOSED},
                                  {.key = LATHE_ATTR_PACKING, .type = LATHE_ATTR_INT, .i = weights == PACKED ? 3 : 0}};
@@ -481,7 +511,7 @@ static void layer_run(const struct lathe_kernels *kernels, const struct layer *l
     struct lathe_tensor *outs[] = {&out};
     struct lathe_diag diag = {0};
     struct lathe_op_call call = {
-        .attrs = {attrs, 5}, .in = in, .out = outs, .n_in = all ? 7 : 4, .n_out = 1, .kernels = kernels, .diag = &diag};
+        .attrs = {attrs, 6}, .in = in, .out = outs, .n_in = all ? 7 : 4, .n_out = 1, .kernels = kernels, .diag = &diag};
     size_t scratch = lathe_scratch_linear_q8(&call);
     memset(y, 0x7f, m * l->n * sizeof *y);
     for (unsigned i = 0; i < threads; i++) {
@@ -497,6 +527,9 @@ static void layers(void **state) {
     static const size_t shapes[][3] = {{0, 5, 5},     {1, 1, 1},    {1, 70, 1000}, {3, 33, 385},   {8, 260, 67},
                                        {15, 48, 600}, {29, 65, 40}, {90, 300, 20}, {33, 40, 3072}, {200, 17, 3001},
                                        {5, 40, 0},    {2, 0, 9},    {14, 530, 64}};
+    static const struct {
+        int bits, most, sums;
+    } forms[] = {{7, 127, 0}, {8, 127, 0}, {8, LATHE_Q8_NARROW, 0}, {8, 127, 1}, {8, 127, 2}, {8, 127, 4}, {7, 127, 4}};
     uint64_t levels[GEMM_ROWS];
     size_t count = 0;
     for (size_t r = 0; r < GEMM_ROWS; r++) {
@@ -507,11 +540,12 @@ static void layers(void **state) {
             levels[count++] = gemm_rows[r].bits;
     }
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
-        for (int form = 0; form < 3; form++) { /* the last: narrow weights */
+        for (size_t form = 0; form < sizeof forms / sizeof *forms; form++) {
             if (test_left_out(3))
                 continue;
-            int bits = form ? 8 : 7;
-            struct layer l = layer_new(shapes[s][0], shapes[s][1], shapes[s][2], form == 2 ? LATHE_Q8_NARROW : 127);
+            int bits = forms[form].bits;
+            struct layer l =
+                layer_new(shapes[s][0], shapes[s][1], shapes[s][2], forms[form].most, bits, forms[form].sums);
             size_t size = l.m * l.n;
             float *first = guarded_floats(size), *y = guarded_floats(size), *gelu = guarded_floats(size);
             for (size_t r = 0; r < count; r++) {
@@ -553,7 +587,7 @@ static void layer_meaning(void **state) {
     struct lathe_kernels kernels;
     lathe_kernels_select(lathe_cpu_bits(), &kernels);
     for (int bits = 7; bits <= 8; bits++) {
-        struct layer l = layer_new(20, 30, 100, 127);
+        struct layer l = layer_new(20, 30, 100, 127, 8, 0);
         float *y = guarded_floats(l.m * l.n);
         layer_run(&kernels, &l, PACKED, bits, LATHE_ACT_NONE, true, 0, l.m, 1, y);
         for (size_t i = 0; i < l.m; i++)
@@ -583,7 +617,7 @@ static void layer_not_finite(void **state) {
             continue;
         struct lathe_kernels kernels;
         lathe_kernels_select(gemm_rows[r].bits, &kernels);
-        struct layer l = layer_new(5, 20, 70, 127);
+        struct layer l = layer_new(5, 20, 70, 127, 8, 0);
         float *y = guarded_floats(l.m * l.n), *z = guarded_floats(l.m * l.n);
         layer_run(&kernels, &l, PACKED, 8, LATHE_ACT_NONE, true, 0, l.m, 1, y);
         l.x[1 * l.k + 69] = NAN;

@@ -176,6 +176,31 @@ static void check_operands(const struct lathe_graph *g, lathe_node_id n, int lim
     }
 }
 
+/* `sum16` may say no more than the weights keep, and has to say what the scheme is for. */
+static void check_sums(const struct lathe_graph *g, lathe_node_id n, enum lathe_int8_scheme scheme) {
+    static const int64_t wanted[] = {
+        [LATHE_INT8_U7S7_PAIRS] = 2, [LATHE_INT8_U8S7] = 1, [LATHE_INT8_SUM1] = 1, [LATHE_INT8_SUM2] = 2,
+        [LATHE_INT8_SUM4] = 2,       [LATHE_INT8_U7S8] = 1, [LATHE_INT8_U8S8] = 0};
+    struct lathe_attrs attrs = lathe_node_attrs(g, n);
+    int64_t said = lathe_attr_int(&attrs, LATHE_ATTR_SUM16, 0), k, rows;
+    int limit = lathe_attr_int(&attrs, LATHE_ATTR_BITS, 8) == 8 ? 128 : 258;
+    const int8_t *w = g->values[g->nodes[n].in[1]].data;
+    assert_true(lathe_value_dim_is(g, g->nodes[n].in[1], 0, &rows) && lathe_value_dim_is(g, g->nodes[n].in[1], 1, &k));
+    if (scheme == LATHE_INT8_U8S8 ? said != 0 : said < wanted[scheme])
+        fail_msg("scheme %d: sum16 is %d", (int)scheme, (int)said);
+    for (int64_t c = 0; said && c < rows; c++)
+        for (int64_t first = 0; first < k; first += 4 * said)
+            for (int64_t half = 0; half < 2; half++) {
+                int up = 0, down = 0;
+                for (int64_t i = first; i < k && i < first + 4 * said; i++)
+                    if (i % 4 / 2 == half) {
+                        up += w[c * k + i] > 0 ? w[c * k + i] : 0;
+                        down -= w[c * k + i] < 0 ? w[c * k + i] : 0;
+                    }
+                assert_true(up <= limit && down <= limit);
+            }
+}
+
 static bool has_x_scale(const struct lathe_graph *g, const char *name) {
     const struct lathe_node *n = &g->nodes[node_named(g, name)];
     return n->n_in > 6 && n->in[6] != LATHE_NONE;
@@ -194,6 +219,8 @@ static const struct accuracy accuracies[] = {
     {"1", false, LATHE_INT8_U8S8, 0.9998, false, false},   {"2", false, LATHE_INT8_U8S8, 0.9998, false, true},
     {"1", true, LATHE_INT8_U8S8, 0.9998, true, false},     {"2", false, LATHE_INT8_U7S8, 0.9995, false, true},
     {"2", true, LATHE_INT8_U7S7_PAIRS, 0.999, true, true}, {"2", false, LATHE_INT8_U8S7, 0.9995, false, true},
+    {"1", false, LATHE_INT8_SUM1, 0.9998, false, false},   {"2", true, LATHE_INT8_SUM2, 0.9995, true, true},
+    {"2", false, LATHE_INT8_SUM4, 0.9995, false, true},
 };
 
 static void test_accuracy(void **unused) {
@@ -211,13 +238,36 @@ static void test_accuracy(void **unused) {
             fail_msg("case %zu: cosine %.6f, at least %g", i, found, c->least);
         int limit = c->scheme == LATHE_INT8_U7S7_PAIRS ? 63 : c->scheme == LATHE_INT8_U8S7 ? 64 : 127;
         struct lathe_attrs attrs = lathe_node_attrs(g, node_named(g, "first"));
-        bool wide = c->scheme == LATHE_INT8_U8S8 || c->scheme == LATHE_INT8_U8S7;
+        bool wide = c->scheme != LATHE_INT8_U7S8 && c->scheme != LATHE_INT8_U7S7_PAIRS;
         assert_int_equal(lathe_attr_int(&attrs, LATHE_ATTR_BITS, 0), wide ? 8 : 7);
         assert_int_equal(lathe_attr_int(&attrs, LATHE_ATTR_MAX, 127), c->scheme == LATHE_INT8_U8S7 ? 64 : 127);
+        check_sums(g, node_named(g, "first"), c->scheme);
+        check_sums(g, node_named(g, "second"), c->scheme);
         check_operands(g, node_named(g, "first"), limit);
         check_operands(g, node_named(g, "second"), limit);
         if (has_x_scale(g, "first") != c->first_scaled || has_x_scale(g, "second") != c->second_scaled)
             fail_msg("case %zu: scales at first %d, second %d", i, has_x_scale(g, "first"), has_x_scale(g, "second"));
+        forget(&seen);
+        lathe_graph_free(&g);
+    }
+}
+
+/* Weights of which few are large let 4 groups into 16 bits; large ones of one sign in each sum lose too much
+ * by it, and the sums are shorter. */
+static void test_long_sums_where_they_cost_little(void **unused) {
+    for (int peaked = 0; peaked < 2; peaked++) {
+        static float y[TOKENS * K];
+        state = 31;
+        struct lathe_graph *g = make_graph("2", false);
+        float *w = (float *)(uintptr_t)g->values[g->nodes[node_named(g, "first")].in[1]].data;
+        for (int i = 0; i < K * N; i++)
+            w[i] = peaked ? w[i] * w[i] * w[i] * 25 : i / N / 2 % 2 ? fabsf(w[i]) : -fabsf(w[i]);
+        struct seen seen;
+        answer(g, y, &seen);
+        quantize(g, &seen, &(struct setup){.scheme = LATHE_INT8_SUM4}, NULL);
+        struct lathe_attrs attrs = lathe_node_attrs(g, node_named(g, "first"));
+        assert_int_equal(lathe_attr_int(&attrs, LATHE_ATTR_SUM16, 0), peaked ? 4 : 2);
+        check_sums(g, node_named(g, "first"), LATHE_INT8_SUM4);
         forget(&seen);
         lathe_graph_free(&g);
     }
@@ -295,9 +345,8 @@ static void test_what_stays(void **unused) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_accuracy),
-        cmocka_unit_test(test_smoothing_is_exact),
-        cmocka_unit_test(test_threads_change_nothing),
+        cmocka_unit_test(test_accuracy),           cmocka_unit_test(test_long_sums_where_they_cost_little),
+        cmocka_unit_test(test_smoothing_is_exact), cmocka_unit_test(test_threads_change_nothing),
         cmocka_unit_test(test_what_stays),
     };
     return cmocka_run_group_tests_name("quantize_linear", tests, NULL, NULL);

@@ -2,6 +2,8 @@
  * Activations of 8 bits: even and odd bytes widened to 16 bits, so that nothing saturates. */
 #include "veci_avx2.h"
 
+#include "kernel_rows.h"
+
 #include <string.h>
 
 static inline __m256i four_bytes(const uint8_t *p) {
@@ -49,7 +51,35 @@ static inline vi wide_dot(vi acc, wide_a a, wide_b b) {
 #undef Q8_NAME
 #define Q8_NAME(x) wide_##x
 #include "gemm_q8_body.h"
-#include "kernel_rows.h"
+
+/* ---- several groups in 16 bits: 8 rows x 8 columns, a panel in two turns; few rows take more columns */
+typedef __m256i sums_a, sums_b;
+static inline sums_a sums_load_a(const uint8_t *p) {
+    return four_bytes(p);
+}
+static inline sums_b sums_load_b(const int8_t *p) {
+    return bytes(p);
+}
+static inline vi sums_product(sums_a a, sums_b b) {
+    return _mm256_maddubs_epi16(a, b);
+}
+static inline vi sums_add(vi s, vi t) {
+    return _mm256_add_epi16(s, t);
+}
+static inline vi sums_widen(vi acc, vi s) {
+    return _mm256_add_epi32(acc, _mm256_madd_epi16(s, _mm256_set1_epi16(1)));
+}
+#define SUMS_MR            8
+#define SUMS_REST          lathe_gemm_u7s8_4x16__avx2
+#define SUMS_VECTORS(rows) ((rows) == 1 ? 4 : (rows) == 2 ? 2 : 1)
+#define SUMS               2
+#define SUMS_NAME(x)       sum2_##x
+#include "gemm_q8_sums_body.h"
+#undef SUMS
+#undef SUMS_NAME
+#define SUMS         4
+#define SUMS_NAME(x) sum4_##x
+#include "gemm_q8_sums_body.h"
 
 void lathe_gemm_u7s8_4x16__avx2(const struct lathe_gemm_q8_tile *tile) {
     switch (tile->rows) {
@@ -71,4 +101,24 @@ void lathe_gemm_u8s8_4x16__avx2(const struct lathe_gemm_q8_tile *tile) {
     default:
         return;
     }
+}
+
+#define ALL_ROWS(way)                                                                                                  \
+    switch (tile->rows) {                                                                                              \
+        SUMS_CASE(way, 1)                                                                                              \
+        SUMS_CASE(way, 2)                                                                                              \
+        SUMS_CASE(way, 3)                                                                                              \
+        SUMS_CASE(way, 4)                                                                                              \
+        SUMS_CASE(way, 5)                                                                                              \
+        SUMS_CASE(way, 6)                                                                                              \
+        SUMS_CASE(way, 7)                                                                                              \
+        SUMS_CASE(way, 8)                                                                                              \
+    default:                                                                                                           \
+        return;                                                                                                        \
+    }
+void lathe_gemm_u8s8_sum2_8x16__avx2(const struct lathe_gemm_q8_tile *tile) {
+    ALL_ROWS(sum2)
+}
+void lathe_gemm_u8s8_sum4_8x16__avx2(const struct lathe_gemm_q8_tile *tile) {
+    ALL_ROWS(sum4)
 }
