@@ -23,8 +23,8 @@ need_packages libcmocka-dev
 build_in build -Dtests=true
 families=$(meson introspect build --targets | grep -o '"kernel_check_[a-z0-9_]*"' | tr -d '"' | sed 's/kernel_check_//' | sort -u)
 only=${ONLY:-$families model}
-work=$top/build/emulated logs=$top/build/test-logs/emulated
-rm -rf "$work"
+work=$top/build/emulated.$$ logs=$top/build/test-logs/emulated
+trap 'rm -rf "$work"' EXIT
 mkdir -p "$work" "$logs"
 targets=() want=()
 for f in $only; do
