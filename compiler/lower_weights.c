@@ -31,9 +31,12 @@ bool lathe_weight_resolve(struct lathe_lowered *l, lathe_node_id linear, struct 
         !lathe_weight_reader_open(g, linear, l->arena, &reader))
         return false;
     enum lathe_packing packing = lathe_weight_packing(node->op);
+    struct lathe_attrs attrs = lathe_node_attrs(g, linear);
     for (uint32_t i = 0; i < reader.part_count && packing == LATHE_PACKING_S8_N16K4; i++)
         if (reader.parts[i].dtype != LATHE_I8 || reader.parts[i].scaled)
             return false;
+    if (packing == LATHE_PACKING_S8_N16K4 && lathe_attr_int(&attrs, LATHE_ATTR_W_BITS, 8) == 4)
+        packing = LATHE_PACKING_S4_N16K8;
     *out = (struct lathe_weight){
         .packing = packing, .parts = reader.parts, .part_count = reader.part_count, .k = reader.k, .n = reader.n};
     return true;

@@ -121,6 +121,24 @@ static void pack_panel_s8(const struct lathe_weight *w, int64_t first, int8_t *o
     }
 }
 
+/* The same into [K/8][16][4] bytes of two numbers + 8 each. */
+static void pack_panel_s4(const struct lathe_weight *w, int64_t first, uint8_t *out) {
+    int64_t cols = w->n - first < PANEL ? w->n - first : PANEL;
+    memset(out, 0, (size_t)((w->k + 7) / 8) * 4 * PANEL);
+    for (uint32_t i = 0; i < w->part_count; i++) {
+        const struct lathe_weight_part *p = &w->parts[i];
+        int64_t begin = first > p->at ? first : p->at;
+        int64_t end = first + cols < p->at + p->columns ? first + cols : p->at + p->columns;
+        for (int64_t c = begin; c < end; c++)
+            for (int64_t k = 0; k < w->k; k++) {
+                int64_t at = p->transposed ? (c - p->at) * w->k + k : k * p->columns + (c - p->at);
+                int number = ((const int8_t *)p->data)[at] + 8;
+                uint8_t *to = out + k / 8 * 4 * PANEL + (c - first) * 4 + k % 4;
+                *to = (uint8_t)(*to | (number & 15) << (k % 8 / 4 * 4));
+            }
+    }
+}
+
 /* `count` elements of a stored row as bf16 `stride` apart; what is bf16 keeps its bits. */
 static void read_bf16(const struct lathe_weight_part *p, int64_t width, int64_t row, int64_t first, int64_t count,
                       uint16_t *out, int64_t stride) {
@@ -187,6 +205,8 @@ static void pack_panels(void *user, const struct lathe_team *team) {
         int64_t first = (job->first + p) * PANEL;
         if (job->weight->packing == LATHE_PACKING_S8_N16K4)
             pack_panel_s8(job->weight, first, (int8_t *)out);
+        else if (job->weight->packing == LATHE_PACKING_S4_N16K8)
+            pack_panel_s4(job->weight, first, (uint8_t *)out);
         else if (job->weight->packing == LATHE_PACKING_BF16_N16K2)
             pack_panel_bf16(job->weight, first, (uint16_t *)(void *)out);
         else

@@ -84,6 +84,29 @@ enum lathe_status lathe_shape_linear_bf16(struct shape_ctx *c) {
     return shape_product_of_rows(c, 2);
 }
 
+/* Scales and zero points [ceil(n / 16), ceil(k / block), 16]. */
+static enum lathe_status need_blocks(struct shape_ctx *c, int64_t block, lathe_dim k, lathe_dim n) {
+    int64_t steps, columns, cells[3];
+    if (!lathe_dim_is_const(c->g->dims, k, &steps) || !lathe_dim_is_const(c->g->dims, n, &columns) || steps < 1 ||
+        columns < 1)
+        return lathe_shape_fail(c, LATHE_MSG_SHAPE_MISMATCH, "weights of unknown size in blocks");
+    if (block < 8 || block % 8 || block > 16384)
+        return lathe_shape_fail(c, LATHE_MSG_SHAPE_MISMATCH, "blocks of %lld are no multiple of 8 up to 16384",
+                                (long long)block);
+    const int64_t want[3] = {(columns - 1) / 16 + 1, (steps - 1) / block + 1, 16};
+    for (uint32_t i = 2; i < 8; i += 5) {
+        lathe_value_id v = lathe_shape_in(c, i);
+        if (v == LATHE_NONE)
+            continue;
+        LATHE_TRY(lathe_shape_need_rank(c, i, 3, 3));
+        for (int d = 0; d < 3; d++)
+            if (!lathe_value_dim_is(c->g, v, d, &cells[d]) || cells[d] != want[d])
+                return lathe_shape_fail(c, LATHE_MSG_SHAPE_MISMATCH, "operand %u is not [%lld, %lld, 16]", i,
+                                        (long long)want[0], (long long)want[1]);
+    }
+    return LATHE_OK;
+}
+
 enum lathe_status lathe_shape_linear_q8(struct shape_ctx *c) {
     LATHE_TRY(shape_product_of_rows(c, 4));
     bool trans = lathe_shape_attr_int(c, LATHE_ATTR_TRANS_B, 0) != 0;
@@ -93,9 +116,14 @@ enum lathe_status lathe_shape_linear_q8(struct shape_ctx *c) {
         return lathe_shape_fail(c, LATHE_MSG_OPERAND_TYPE, "the weights are not i8");
     if (lathe_shape_in(c, 2) == LATHE_NONE || lathe_shape_in(c, 3) == LATHE_NONE)
         return lathe_shape_fail(c, LATHE_MSG_SHAPE_MISMATCH, "the scales or sums of the weights are missing");
-    LATHE_TRY(need_vector(c, 2, n));
+    int64_t block = lathe_shape_attr_int(c, LATHE_ATTR_BLOCK_SIZE, 0);
     LATHE_TRY(need_vector(c, 3, n));
-    return need_vector(c, 6, k);
+    LATHE_TRY(need_vector(c, 6, k));
+    if (block)
+        return need_blocks(c, block, k, n);
+    if (lathe_shape_in(c, 7) != LATHE_NONE)
+        return lathe_shape_fail(c, LATHE_MSG_SHAPE_MISMATCH, "zero points of weights without blocks");
+    return need_vector(c, 2, n);
 }
 
 enum lathe_status lathe_shape_skip_layer_norm(struct shape_ctx *c) {
@@ -119,8 +147,8 @@ enum lathe_status lathe_shape_skip_layer_norm(struct shape_ctx *c) {
 }
 
 /* gamma [H], beta [H], then tables [V,H], each with `each` operands: itself, its row scales [V] when each is 3, and its
- * index [B,S] or [1,S]. The output dims cannot always be told from the operands (an absent index stands for positions), so
- * those that are there must agree with the present dims. */
+ * index [B,S] or [1,S]. The output dims cannot always be told from the operands (an absent index stands for positions),
+ * so those that are there must agree with the present dims. */
 static enum lathe_status shape_tables(struct shape_ctx *c, uint32_t each) {
     struct lathe_graph *g = c->g;
     lathe_value_id y = LATHE_NONE;

@@ -43,7 +43,7 @@ struct lathe_quantized_weight {
     char rounded[96];     /* why numbers in few bits were rounded anew; empty: they were not */
     struct lathe_calibration_input pooled;
     struct lathe_q8_layer layer;
-    lathe_value_id w, w_scale, w_sum, x_scale; /* of this run */
+    lathe_value_id w, w_scale, w_sum, w_zero, x_scale; /* of this run */
 };
 
 static bool is_transposed(const struct lathe_graph *g, lathe_node_id n) {
@@ -148,9 +148,19 @@ static bool pool_samples(struct lathe_pass_ctx *ctx, const lathe_node_id *list, 
 static bool make_constants(struct lathe_graph *g, const struct lathe_weight_reader *weights, const char *name,
                            struct lathe_quantized_weight *s) {
     const int64_t matrix[2] = {weights->n, weights->k};
-    s->w = lathe_graph_add_constant(g, name, LATHE_I8, 2, matrix, s->layer.w);
-    s->w_scale = lathe_graph_add_constant(g, name, LATHE_F32, 1, &weights->n, s->layer.w_scale);
-    s->w_sum = lathe_graph_add_constant(g, name, LATHE_I32, 1, &weights->n, s->layer.w_sum);
+    const struct lathe_q8_layer *l = &s->layer;
+    const int64_t cells[3] = {(weights->n + 15) / 16, l->blocks, 16};
+    s->w = lathe_graph_add_constant(g, name, LATHE_I8, 2, matrix, l->w);
+    s->w_zero = LATHE_NONE;
+    if (l->block) {
+        s->w_scale = lathe_graph_add_constant(g, name, LATHE_F32, 3, cells, l->cell_scale);
+        s->w_sum = lathe_graph_add_constant(g, name, LATHE_F32, 1, &weights->n, l->scaled_sum);
+        if (l->cell_zero)
+            s->w_zero = lathe_graph_add_constant(g, name, LATHE_I8, 3, cells, l->cell_zero);
+    } else {
+        s->w_scale = lathe_graph_add_constant(g, name, LATHE_F32, 1, &weights->n, l->w_scale);
+        s->w_sum = lathe_graph_add_constant(g, name, LATHE_I32, 1, &weights->n, l->w_sum);
+    }
     s->x_scale =
         s->layer.x_scale ? lathe_graph_add_constant(g, name, LATHE_F32, 1, &weights->k, s->layer.x_scale) : LATHE_NONE;
     return s->w != LATHE_NONE && s->w_scale != LATHE_NONE && s->w_sum != LATHE_NONE && !g->out_of_memory;
@@ -179,14 +189,15 @@ static void convert(struct lathe_pass_ctx *ctx, lathe_node_id n, const struct la
     lathe_value_id old = g->nodes[n].in[1];
     lathe_value_id residual = g->nodes[n].n_in > 3 ? g->nodes[n].in[3] : LATHE_NONE;
     lathe_value_id bias = g->nodes[n].n_in > 2 ? g->nodes[n].in[2] : LATHE_NONE;
-    lathe_value_id in[7] = {g->nodes[n].in[0],
+    lathe_value_id in[8] = {g->nodes[n].in[0],
                             s->w,
                             s->w_scale,
                             s->w_sum,
                             s->reused || s->table != LATHE_NONE ? bias : shifted_bias(g, n, columns, s->layer.shift),
                             residual,
-                            s->x_scale};
-    uint32_t n_in = s->x_scale != LATHE_NONE ? 7 : residual != LATHE_NONE ? 6 : 5;
+                            s->x_scale,
+                            s->w_zero};
+    uint32_t n_in = s->w_zero != LATHE_NONE ? 8 : s->x_scale != LATHE_NONE ? 7 : residual != LATHE_NONE ? 6 : 5;
     lathe_node_set_op(g, n, LATHE_OP_LINEAR_Q8);
     lathe_node_set_inputs(g, n, in, n_in);
     lathe_node_set_int(g, n, LATHE_ATTR_TRANS_B, 1);
@@ -195,6 +206,10 @@ static void convert(struct lathe_pass_ctx *ctx, lathe_node_id n, const struct la
         lathe_node_set_int(g, n, LATHE_ATTR_MAX, NARROW);
     if (s->sums)
         lathe_node_set_int(g, n, LATHE_ATTR_SUM16, s->sums);
+    if (s->layer.block)
+        lathe_node_set_int(g, n, LATHE_ATTR_BLOCK_SIZE, s->layer.block);
+    if (s->layer.halves)
+        lathe_node_set_int(g, n, LATHE_ATTR_W_BITS, 4);
     lathe_match_drop_unused(g, old);
     ctx->changes++;
 }
@@ -211,13 +226,19 @@ static void tell_quantized(struct lathe_pass_ctx *ctx, lathe_node_id n, const st
     const struct lathe_calibration_input *seen =
         lathe_calibration_of(ctx->options->quantize->calibration, ctx->graph->nodes[n].in[0]);
     char scheme[96], why[640], smoothing[48] = "", weights[256], sums[96] = "";
-    snprintf(scheme, sizeof scheme, "s%u weights a column, u%u inputs a row", s->narrow ? 7 : 8, s->bits);
+    if (s->layer.block)
+        snprintf(scheme, sizeof scheme, "%s weights a column and block of %lld, u%u inputs a row",
+                 s->layer.halves ? "4-bit" : "s8", (long long)s->layer.block, s->bits);
+    else
+        snprintf(scheme, sizeof scheme, "s%u weights a column, u%u inputs a row", s->narrow ? 7 : 8, s->bits);
     if (s->sums && s->longer > 0)
         snprintf(sums, sizeof sums, ", products of %u x 4 in 16 bits (error of %u x 4: %.4f)", s->sums, 2 * s->sums,
                  s->longer);
     else if (s->sums)
         snprintf(sums, sizeof sums, ", products of %u x 4 in 16 bits", s->sums);
-    if (s->layer.x_scale)
+    if (s->layer.x_scale && s->layer.block)
+        snprintf(smoothing, sizeof smoothing, ", smoothed by a power of two a block");
+    else if (s->layer.x_scale)
         snprintf(smoothing, sizeof smoothing, ", smoothed with alpha %g", s->layer.alpha);
     if (s->reused)
         snprintf(weights, sizeof weights, "weights reused: integers and scales of the source");
@@ -277,10 +298,15 @@ static enum lathe_status quantize(struct lathe_pass_ctx *ctx, struct lathe_quant
         if (settings.given && !s->layer.w)
             return lathe_fail(ctx->diag, LATHE_MSG_NO_MEMORY, "quantize_linear: out of memory");
         if (settings.given && scheme != LATHE_INT8_U8S8 &&
-            !lathe_sum16_groups(s->layer.w, weights->n, weights->k, settings.bits))
+            (s->layer.block ? s->layer.high > NARROW
+                            : !lathe_sum16_groups(s->layer.w, weights->n, weights->k, settings.bits)))
             settings.bits = 7; /* numbers of the source or of a table: the inputs give way */
+        if (s->reused && s->layer.block && s->layer.high <= NARROW)
+            settings.bits = 8; /* pairs of products fit 16 bits whatever the scheme */
+        if (s->reused && s->layer.block && !lathe_smooth_blocks(weights, &s->pooled, g->arena, &s->layer))
+            return lathe_fail(ctx->diag, LATHE_MSG_NO_MEMORY, "quantize_linear: out of memory");
         s->bits = settings.bits;
-        s->narrow = scheme == LATHE_INT8_U8S7 && settings.bits == 8;
+        s->narrow = settings.bits == 8 && (scheme == LATHE_INT8_U8S7 || (s->layer.block && s->layer.high <= NARROW));
         LATHE_TRY(lathe_quantize_weights(weights, &s->pooled, &settings, g->arena, &s->layer, ctx->diag));
         while (!settings.given && settings.sums > 1 && s->layer.error > SUMS_ERROR) {
             struct lathe_q8_layer shorter;
@@ -291,7 +317,7 @@ static enum lathe_status quantize(struct lathe_pass_ctx *ctx, struct lathe_quant
             s->longer = s->layer.error;
             s->layer = shorter;
         }
-        s->sums = scheme != LATHE_INT8_U8S8 ? s->layer.sums : 0;
+        s->sums = scheme != LATHE_INT8_U8S8 && !s->layer.block ? s->layer.sums : 0;
         s->done = true;
     }
     double budget = ctx->options->quantize->budget;
@@ -340,7 +366,7 @@ static struct lathe_quantized_weight *weight_of(struct lathe_quantize_log *log, 
         if (log->weights[i].weight == weight && log->weights[i].transposed == transposed)
             return &log->weights[i];
     log->weights[log->weight_count] = (struct lathe_quantized_weight){
-        .weight = weight, .transposed = transposed, .table = LATHE_NONE, .w = LATHE_NONE};
+        .weight = weight, .transposed = transposed, .table = LATHE_NONE, .w = LATHE_NONE, .w_zero = LATHE_NONE};
     return &log->weights[log->weight_count++];
 }
 

@@ -344,7 +344,8 @@ static void round_blocks(void *user, const struct lathe_team *team) {
             round_block(j, w, q, e, sums);
         }
         judge_block(j, b * LANES, w, q, e, scale);
-        count_block(j, b * LANES, w, q);
+        if (!j->out->block)
+            count_block(j, b * LANES, w, q);
         if (!j->settings->given)
             store_block(j, b * LANES, q, scale);
     }
@@ -541,11 +542,14 @@ static enum lathe_status run(struct rounding *j, struct lathe_diag *diag) {
 static void sum_up(const struct rounding *j) {
     double error = 0, size = 0;
     struct lathe_q8_layer *out = j->out;
-    out->min = out->max = 0;
+    if (!out->block)
+        out->min = out->max = 0;
     out->saturated = out->rounded = 0;
     for (int64_t c = 0; c < j->n; c++) {
         error += j->error[c];
         size += j->size[c];
+        if (out->block)
+            continue;
         const struct counts *n = &j->counts[c];
         out->min = c == 0 || n->min < out->min ? n->min : out->min;
         out->max = c == 0 || n->max > out->max ? n->max : out->max;
@@ -608,6 +612,10 @@ enum lathe_status lathe_quantize_weights(const struct lathe_weight_reader *weigh
                 unscale[i] = 1 / r[i];
             j.unscale = unscale;
         }
+        for (int64_t i = 0; settings->given && out->x_scale && i < k; i++)
+            unscale[i] = 1 / out->x_scale[i];
+        if (settings->given && out->x_scale)
+            j.unscale = unscale;
         fill_inputs(&j, input, out->x_scale, x);
         qsort(j.order, (size_t)k, sizeof *j.order, by_energy);
         status = run(&j, diag);

@@ -25,6 +25,14 @@ struct lathe_q8_layer {
     double alpha;   /* of the smoothing, 0: none */
     int min, max;   /* of w */
     unsigned sums;  /* groups whose products do fit, 4, 2, 1 or 0 */
+    /* Weights of the source with scales a block (reuse_weights.h): block 0 when there are none. w_scale is 1 then; w is
+     * what linear_q8 has as w, -8 to 7 with `halves`. Cells: [ceil(n / 16)][blocks][16]. */
+    int64_t block, blocks;
+    bool halves;
+    int high;          /* largest magnitude that is multiplied */
+    float *cell_scale; /* past n: 0 */
+    int8_t *cell_zero; /* NULL: all 0 */
+    float *scaled_sum; /* [n] sums of (w - zero) * scale */
     /* weights beyond the range, cut to its end; of the others those that are no multiple of their scale */
     int64_t saturated, rounded;
 };

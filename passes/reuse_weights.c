@@ -54,14 +54,20 @@ enum lathe_reuse lathe_reuse_weights(const struct lathe_weight_reader *weights, 
         snprintf(why, size, "only a part of the joined weight is in 8 bits");
         return LATHE_REUSE_REFUSED;
     }
+    int64_t block = 0;
     for (uint32_t i = 0; i < weights->part_count; i++) {
         const struct lathe_weight_part *p = &weights->parts[i];
-        if (p->grid.step[k_axis(p)]) {
-            snprintf(why, size, "its scales differ along a column (blocks of %lld)",
-                     (long long)p->grid.block[k_axis(p)]);
+        int64_t own = p->grid.step[k_axis(p)] ? p->grid.block[k_axis(p)] : 0;
+        if (own && block && own != block) {
+            snprintf(why, size, "parts of the joined weight have blocks of %lld and of %lld", (long long)block,
+                     (long long)own);
             return LATHE_REUSE_REFUSED;
         }
+        block = own ? own : block;
     }
+    bool halves = lathe_weights_fit_halves(weights);
+    if (block || halves)
+        return lathe_reuse_blocks(weights, block ? block : weights->k, halves, most, arena, out, why, size);
     out->w = lathe_arena_alloc_array(arena, n, (size_t)weights->k);
     out->w_scale = lathe_arena_alloc_array(arena, n, sizeof *out->w_scale);
     out->w_sum = lathe_arena_alloc_array(arena, n, sizeof *out->w_sum);
@@ -73,6 +79,8 @@ enum lathe_reuse lathe_reuse_weights(const struct lathe_weight_reader *weights, 
     for (uint32_t i = 0; i < weights->part_count; i++) {
         int low, high;
         if (!take_part(weights, &weights->parts[i], most, out, &low, &high)) {
+            if (most > 127) /* zero points beside the numbers, the column one block */
+                return lathe_reuse_blocks(weights, weights->k, false, most, arena, out, why, size);
             snprintf(why, size, "less its zero points its integers are %d to %d, beyond %d to %d", low, high, -most,
                      most > 127 ? 127 : most);
             return LATHE_REUSE_REFUSED;

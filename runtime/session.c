@@ -169,7 +169,9 @@ static void reserve_rows(struct lathe_session *s, const struct lathe_step_state 
     const struct lathe_tensor *x = st->in[0];
     int64_t k = x && x->rank ? x->dims[x->rank - 1] : 0, m = k > 0 ? lathe_tensor_count(x) / k : 0;
     int64_t most = (int64_t)LATHE_MOST_OWN_ROWS_Q8 * s->threads;
-    size_t need = s->threads > 1 && m > 0 ? lathe_gemm_q8_rows_bytes((size_t)(m < most ? m : most), (size_t)k) : 0;
+    size_t block = (size_t)lathe_attr_int(&st->attrs, LATHE_ATTR_BLOCK_SIZE, 0);
+    size_t need =
+        s->threads > 1 && m > 0 ? lathe_gemm_q8_rows_bytes((size_t)(m < most ? m : most), (size_t)k, block) : 0;
     if (need > s->prepared_bytes && need < MAX_SESSION_BYTES)
         s->prepared_bytes = need;
 }

@@ -181,7 +181,8 @@ static bool prepares(const struct lathe_session *s, uint32_t i, size_t *elements
         return false;
     size_t k = (size_t)x->dims[x->rank - 1], m = (size_t)lathe_tensor_count(x) / k;
     *elements = m * k;
-    return m >= s->threads && lathe_gemm_q8_rows_bytes(m, k) <= s->prepared_bytes;
+    size_t block = (size_t)lathe_attr_int(&st->attrs, LATHE_ATTR_BLOCK_SIZE, 0);
+    return m >= s->threads && lathe_gemm_q8_rows_bytes(m, k, block) <= s->prepared_bytes;
 }
 
 /* Ends a phase before step i and begins the next. *used: the phase of the last product with prepared rows. */

@@ -4,6 +4,8 @@
 
 #include "gemm_split.h"
 
+#include <string.h>
+
 #define A_BYTES   ((size_t)256 << 10) /* quantized rows of a block */
 #define LEAST     ((size_t)16)        /* rows of a block, at least: no tile has more */
 #define W_COLUMNS ((size_t)64)        /* packed on the way at a time */
@@ -22,31 +24,70 @@ static size_t block_rows(size_t m, size_t k) {
     return minimum(m, rows < LEAST ? LEAST : rows);
 }
 
-size_t lathe_gemm_q8_scratch(size_t m, size_t n, size_t k, bool packed) {
+size_t lathe_gemm_q8_scratch(size_t m, size_t n, size_t k, size_t block, bool packed) {
     if (k > LATHE_Q8_MAX_K)
         return SIZE_MAX;
-    return lathe_gemm_q8_rows_bytes(block_rows(m, k), k) +
+    return lathe_gemm_q8_rows_bytes(block_rows(m, k), k, block) +
            (packed ? 0 : minimum((n + 15) / 16 * 16, W_COLUMNS) * ((k + 3) / 4 * 4));
 }
 
-/* Rows of bytes, then their scales and zero points. */
+/* Rows of bytes, then their scales and zero points, then the sums of their blocks. */
 struct rows {
     uint8_t *a;
     float *scale;
     int32_t *zero;
+    int32_t *sums;
+    size_t blocks; /* a row; 0: none */
 };
 
-size_t lathe_gemm_q8_rows_bytes(size_t m, size_t k) {
-    if (k > LATHE_Q8_MAX_K || m > SIZE_MAX / 2 / (row_bytes(k) + 8))
-        return SIZE_MAX;
-    return m * row_bytes(k) + (m * (sizeof(float) + sizeof(int32_t)) + 63) / 64 * 64;
+static size_t block_count(size_t k, size_t block) {
+    return block ? (k + block - 1) / block : 0;
 }
 
-static struct rows rows_at(void *memory, size_t m, size_t k) {
-    struct rows r = {.a = memory};
+size_t lathe_gemm_q8_rows_bytes(size_t m, size_t k, size_t block) {
+    size_t each = sizeof(float) + sizeof(int32_t) * (1 + block_count(k, block));
+    if (k > LATHE_Q8_MAX_K || m > SIZE_MAX / 2 / (row_bytes(k) + each))
+        return SIZE_MAX;
+    return m * row_bytes(k) + (m * each + 63) / 64 * 64;
+}
+
+static struct rows rows_at(void *memory, size_t m, size_t k, const struct lathe_gemm_q8_blocks *blocks) {
+    struct rows r = {.a = memory, .blocks = blocks ? blocks->count : 0};
     r.scale = (float *)(void *)(r.a + m * row_bytes(k));
     r.zero = (int32_t *)(void *)(r.scale + m);
+    r.sums = r.zero + m;
     return r;
+}
+
+/* Eight bytes at a time: up to 128 times two of them fit the 16 bits of each lane. */
+static uint32_t sum_bytes(const uint8_t *p, size_t n) {
+    const uint64_t even = UINT64_C(0x00ff00ff00ff00ff);
+    uint32_t sum = 0;
+    while (n >= 8) {
+        size_t some = n / 8 < 128 ? n / 8 : 128;
+        uint64_t lanes = 0, v;
+        for (size_t i = 0; i < some; i++) {
+            memcpy(&v, p + i * 8, 8);
+            lanes += (v & even) + (v >> 8 & even);
+        }
+        lanes = (lanes & UINT64_C(0x0000ffff0000ffff)) + (lanes >> 16 & UINT64_C(0x0000ffff0000ffff));
+        sum += (uint32_t)lanes + (uint32_t)(lanes >> 32);
+        p += some * 8;
+        n -= some * 8;
+    }
+    for (size_t i = 0; i < n; i++)
+        sum += p[i];
+    return sum;
+}
+
+static void sum_blocks(const struct rows *rows, size_t count, size_t k, size_t block) {
+    for (size_t r = 0; r < count; r++) {
+        uint8_t *a = rows->a + r * row_bytes(k);
+        int32_t *sums = rows->sums + r * rows->blocks;
+        for (size_t i = 0, at = 0; at < k; i++, at += block)
+            sums[i] = lathe_q8_block_sum(sum_bytes(a + at, minimum(block, k - at)));
+        memset(a + k, 0, (8 - k % 8) % 8); /* groups of eight steps are read */
+    }
 }
 
 /* Rows [m0, m1) of x into the first rows of `out`. */
@@ -63,10 +104,12 @@ static void quantize(const struct lathe_kernels *kernels, const struct lathe_gem
                                        .scale = out.scale,
                                        .zero = out.zero};
     kernels->quantize_rows(&rows);
+    if (out.blocks)
+        sum_blocks(&out, rows.count, p->k, p->blocks->block);
 }
 
 static struct rows rows_from(struct rows r, size_t m0, size_t k) {
-    return (struct rows){r.a + m0 * row_bytes(k), r.scale + m0, r.zero + m0};
+    return (struct rows){r.a + m0 * row_bytes(k), r.scale + m0, r.zero + m0, r.sums + m0 * r.blocks, r.blocks};
 }
 
 void lathe_gemm_q8_prepare(const struct lathe_kernels *kernels, const struct lathe_gemm_q8 *p,
@@ -74,13 +117,15 @@ void lathe_gemm_q8_prepare(const struct lathe_kernels *kernels, const struct lat
     int64_t m0, m1;
     lathe_team_split(team, (int64_t)p->m, 1, &m0, &m1);
     if (m0 < m1)
-        quantize(kernels, p, (size_t)m0, (size_t)m1, rows_from(rows_at(prepared, p->m, p->k), (size_t)m0, p->k));
+        quantize(kernels, p, (size_t)m0, (size_t)m1,
+                 rows_from(rows_at(prepared, p->m, p->k, p->blocks), (size_t)m0, p->k));
 }
 
 /* What a thread does of a product. */
 struct share {
     const struct lathe_gemm_q8_kernel *kernel;
-    struct lathe_gemm_part part[3]; /* all of the same rows, none empty */
+    const struct lathe_gemm_q8b_kernel *blocks; /* used instead when the weights have blocks */
+    struct lathe_gemm_part part[3];             /* all of the same rows, none empty */
     unsigned count;
     unsigned turn, turns; /* threads that read the same panels begin at different ones: each comes from memory once */
 };
@@ -96,8 +141,11 @@ static const struct lathe_gemm_q8_kernel *kernel_of(const struct lathe_kernels *
 
 static struct share share_of(const struct lathe_kernels *kernels, const struct lathe_gemm_q8 *p,
                              const struct lathe_team *team) {
-    struct share share = {.kernel = kernel_of(kernels, p)};
-    struct lathe_gemm_split split = {p->m, p->n, share.kernel->nr / 16, 3, 8, lathe_own_rows_q8(p->k, p->n)};
+    bool wide = p->levels > 127 && !p->sums;
+    struct share share = {.kernel = kernel_of(kernels, p),
+                          .blocks = wide ? &kernels->gemm_u8s8_blocks : &kernels->gemm_u7s8_blocks};
+    unsigned nr = p->blocks ? share.blocks->nr : share.kernel->nr;
+    struct lathe_gemm_split split = {p->m, p->n, nr / 16, 3, 8, lathe_own_rows_q8(p->k, p->n)};
     if (p->heads) {
         int64_t h0, h1;
         lathe_team_split(team, p->heads->heads, 1, &h0, &h1);
@@ -175,22 +223,61 @@ static void run_block(const struct block *block, size_t n0, size_t n1, const int
     block->share->kernel->fn(&tile);
 }
 
+static size_t panel_bytes(const struct lathe_gemm_q8 *p) {
+    return p->blocks && p->blocks->halves ? (p->k + 7) / 8 * 64 : (p->k + 3) / 4 * 64;
+}
+
+/* The same of weights with blocks. */
+static void run_blocks(const struct block *block, size_t n0, size_t n1, const int8_t *panels) {
+    const struct lathe_gemm_q8 *p = block->product;
+    const struct lathe_gemm_q8_blocks *w = p->blocks;
+    size_t rows = block->m1 - block->m0, tiles = (rows + block->share->blocks->mr - 1) / block->share->blocks->mr;
+    size_t lda = row_bytes(p->k), k = w->halves ? (p->k + 7) / 8 * 8 : (p->k + 3) / 4 * 4;
+    size_t panel = panel_bytes(p);
+    struct lathe_gemm_q8_epilogue e = p->epilogue;
+    struct lathe_gemm_q8b_tile tile = {
+        .k = k, .lda = lda, .ldx_sum = w->count, .panel_stride = panel, .blocks = *w, .ldc = p->ldy, .epilogue = &e};
+    size_t group = tiles == 1 ? n1 - n0 : block->share->blocks->nr, groups = (n1 - n0 + group - 1) / group;
+    for (size_t g = 0, at = groups * block->share->turn / block->share->turns; g < groups; g++) {
+        size_t j = n0 + at * group;
+        at = at + 1 < groups ? at + 1 : 0;
+        tile.cols = minimum(group, n1 - j);
+        tile.b = panels + (j - n0) / 16 * panel;
+        tile.blocks.scale = w->scale + j * w->count;
+        tile.blocks.zero = w->zero ? w->zero + j * w->count : NULL;
+        tile.blocks.w_sum = w->w_sum + j;
+        e.bias = p->epilogue.bias ? p->epilogue.bias + j : NULL;
+        for (size_t i = 0; i < tiles; i++) {
+            size_t from = i * block->share->blocks->mr, to = minimum(rows, from + block->share->blocks->mr),
+                   row = block->m0 + from;
+            tile.rows = to - from;
+            tile.a = block->rows.a + from * lda;
+            tile.x_sum = block->rows.sums + from * w->count;
+            tile.c = p->y + row * p->ldy + j;
+            e.scale = block->rows.scale + from;
+            e.zero = block->rows.zero + from;
+            e.residual = p->epilogue.residual ? p->epilogue.residual + row * e.ldr + j : NULL;
+            block->share->blocks->fn(&tile);
+        }
+    }
+}
+
 /* All columns of the thread's parts for a block of rows. */
 static void run_parts(const struct block *block, int8_t *w) {
     const struct lathe_gemm_q8 *p = block->product;
     const struct share *share = block->share;
-    size_t k = (p->k + 3) / 4 * 4;
+    void (*run)(const struct block *, size_t, size_t, const int8_t *) = p->blocks ? run_blocks : run_block;
     for (unsigned i = 0; i < share->count; i++) {
         const struct lathe_gemm_part *part = &share->part[i];
         if (p->panels) {
-            run_block(block, part->n0, part->n1, p->panels + part->n0 * k);
+            run(block, part->n0, part->n1, p->panels + part->n0 / 16 * panel_bytes(p));
             continue;
         }
         for (size_t j = part->n0; j < part->n1; j += W_COLUMNS) {
             size_t end = minimum(part->n1, j + W_COLUMNS);
             lathe_pack_s8_n16k4(p->w, p->k, p->n, p->transposed ? p->k : p->n, p->transposed, j / 16, (end + 15) / 16,
                                 w);
-            run_block(block, j, end, w);
+            run(block, j, end, w);
         }
     }
 }
@@ -202,10 +289,10 @@ void lathe_gemm_q8_team(const struct lathe_kernels *kernels, const struct lathe_
     if (!share.count)
         return;
     size_t most = block_rows(p->m, p->k), m1 = share.part[0].m1;
-    struct rows own = rows_at(scratch, most, p->k), shared = {0};
+    struct rows own = rows_at(scratch, most, p->k, p->blocks), shared = {0};
     if (p->prepared)
-        shared = rows_at(p->prepared, p->m, p->k);
-    int8_t *w = (int8_t *)scratch + lathe_gemm_q8_rows_bytes(most, p->k);
+        shared = rows_at(p->prepared, p->m, p->k, p->blocks);
+    int8_t *w = (int8_t *)scratch + lathe_gemm_q8_rows_bytes(most, p->k, p->blocks ? p->blocks->block : 0);
     for (block.m0 = share.part[0].m0; block.m0 < m1; block.m0 = block.m1) {
         block.m1 = minimum(m1, block.m0 + most);
         block.rows = p->prepared ? rows_from(shared, block.m0, p->k) : own;

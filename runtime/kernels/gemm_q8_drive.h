@@ -15,8 +15,9 @@ struct lathe_gemm_q8 {
     unsigned sums; /* how many aligned groups of 4 of K have products that fit 16 bits together (signed), those of the
                       first two k of each group apart from those of the last two, whatever bytes of 0 to `levels` come;
                       1 goes without saying when levels is 127. 0: not even those of one group */
+    const struct lathe_gemm_q8_blocks *blocks; /* NULL, or what the weights have beside their numbers */
     const int8_t
-        *panels; /* w in packing S8_N16K4, or NULL: then element (t, j) at w[t * n + j], transposed w[j * k + t] */
+        *panels; /* w in packing S8_N16K4 (S4_N16K8 when blocks->halves), or NULL: then element (t, j) at w[t * n + j], transposed w[j * k + t] */
     const int8_t *w;
     bool transposed;
     float *y; /* m x n with row stride ldy; no part of an operand */
@@ -28,11 +29,12 @@ struct lathe_gemm_q8 {
     struct lathe_gemm_q8_epilogue epilogue; /* of the whole product; scale and zero are set here */
 };
 
+/* `block` below: steps of k that share a scale, 0 when all of a column do. */
 /* Bytes that each thread needs; SIZE_MAX when that does not fit. */
-size_t lathe_gemm_q8_scratch(size_t m, size_t n, size_t k, bool packed);
+size_t lathe_gemm_q8_scratch(size_t m, size_t n, size_t k, size_t block, bool packed);
 /* Quantized rows for all threads of a team: bytes for m rows of k (SIZE_MAX when that does not fit); the calling
  * thread's part of the rows of x, those of lathe_team_split(m, 1), into `prepared`, 64-byte aligned. */
-size_t lathe_gemm_q8_rows_bytes(size_t m, size_t k);
+size_t lathe_gemm_q8_rows_bytes(size_t m, size_t k, size_t block);
 void lathe_gemm_q8_prepare(const struct lathe_kernels *kernels, const struct lathe_gemm_q8 *product,
                            const struct lathe_team *team, void *prepared);
 /* The calling thread's part of the product; k <= LATHE_Q8_MAX_K. */

@@ -117,6 +117,7 @@ struct lathe_kernels {
     struct lathe_gemm_q8_kernel gemm_u8s8; /* any bytes in A */
     /* the products of so many groups of 4 of K fit 16 bits together: kernel_q8.h */
     struct lathe_gemm_q8_kernel gemm_u7s8, gemm_sum2, gemm_sum4;
+    struct lathe_gemm_q8b_kernel gemm_u8s8_blocks, gemm_u7s8_blocks; /* weights with scales a block */
     /* sizes for tile choice; from CPUID */
     size_t l1_bytes, l2_bytes;
     const char
@@ -140,5 +141,9 @@ void lathe_pack_bf16_n16k2(const void *w, enum lathe_dtype dtype, size_t k, size
                            size_t first_panel, size_t last_panel, uint16_t *out);
 /* The same for s8; k is padded with zeros to a multiple of 4. */
 void lathe_pack_s8_n16k4(const int8_t *w, size_t k, size_t n, size_t ldw, bool transposed, size_t first_panel,
+                         size_t last_panel, int8_t *out);
+/* The same of numbers from -8 to 7, two a byte; k is padded to a multiple of 8, and padding is 0 as a byte, -8 as a
+ * number. */
+void lathe_pack_s4_n16k8(const int8_t *w, size_t k, size_t n, size_t ldw, bool transposed, size_t first_panel,
                          size_t last_panel, int8_t *out);
 #endif

@@ -15,7 +15,12 @@
  * a group of 4 to one sum, those of the last two to another. A family says how far that must fit, for all inputs that
  * come. gemm_u8s8: not at all. gemm_u7s8: in each group, as it does when inputs have 7 bits, or weights are of 64 at
  * most. gemm_sum2, gemm_sum4: over 2, over 4 groups together, counted from k = 0; so it does when the weights of one
- * sign that go into a sum are 128 (inputs of 7 bits: 258) or less together. */
+ * sign that go into a sum are 128 (inputs of 7 bits: 258) or less together.
+ *
+ * Weights with scales a block of `block` steps of k and column (struct lathe_gemm_q8_blocks) are the other kind: the
+ * integer sums of a block are exact, those of the blocks are added in f32 from the first to the last. Numbers of 4 bits
+ * lie two a byte, packing S4_N16K8: [k/8][16][4] bytes a panel, the first four steps of eight in the low halves, the
+ * others in the high ones, as number + 8. */
 #ifndef LATHE_KERNEL_Q8_H
 #define LATHE_KERNEL_Q8_H
 
@@ -95,6 +100,47 @@ struct lathe_gemm_q8_tile {
     struct lathe_gemm_q8_later *later; /* NULL: the epilogue is done when the kernel returns */
 };
 typedef void (*lathe_gemm_q8_fn)(const struct lathe_gemm_q8_tile *tile);
+
+#define LATHE_Q8_MAX_BLOCK ((size_t)16384)
+
+/* Weights with blocks. Cells of a panel: [blocks][16], columns past n zero; panel after panel. */
+struct lathe_gemm_q8_blocks {
+    size_t block; /* a multiple of 8, at most LATHE_Q8_MAX_BLOCK; the last one of k may be shorter */
+    size_t count; /* ceil(k / block) */
+    bool halves;  /* packing S4_N16K8, else S8_N16K4 */
+    const float *scale;
+    const int8_t *zero; /* what is taken from a weight before it is multiplied; NULL: nothing */
+    const float *w_sum; /* [n] sums over k of (w - zero) * scale */
+};
+
+/* c[r][j] = act((sum over blocks b of scale[b][j] * (sum over t in b of a[r][t] * (w[t][j] - zero[b][j])) -
+ *                e.zero[r] * w_sum[j]) * e.scale[r] + bias[j]) + residual[r][j] */
+struct lathe_gemm_q8b_tile {
+    size_t rows, cols; /* as above */
+    size_t k;          /* padded: a multiple of 4, of 8 with halves */
+    const uint8_t *a;  /* rows with stride lda; bytes past the true k meet weights of 0, whatever they are */
+    size_t lda;
+    const int32_t *x_sum; /* rows x count with row stride ldx_sum: lathe_q8_block_sum of the bytes of a block */
+    size_t ldx_sum;
+    const int8_t *b; /* panel p at b + p * panel_stride */
+    size_t panel_stride;
+    struct lathe_gemm_q8_blocks blocks; /* from the tile's first column on */
+    float *c;                           /* row stride ldc */
+    size_t ldc;
+    const struct lathe_gemm_q8_epilogue *epilogue; /* w_scale and w_sum are not used */
+};
+typedef void (*lathe_gemm_q8b_fn)(const struct lathe_gemm_q8b_tile *tile);
+
+/* Minus a sum of bytes (below 2^22), as two 16-bit halves that a pair (z, 128 z) multiplies: one instruction gives
+ * -sum * z, exactly, for every z of 9 bits. */
+static inline int32_t lathe_q8_block_sum(uint32_t sum) {
+    return (int32_t)((0u - (sum & 127)) & 0xffff) | (int32_t)((0u - (sum >> 7)) << 16);
+}
+
+struct lathe_gemm_q8b_kernel {
+    lathe_gemm_q8b_fn fn;
+    unsigned mr, nr; /* as in struct lathe_gemm_f32_kernel */
+};
 
 struct lathe_gemm_q8_kernel {
     lathe_gemm_q8_fn fn;

@@ -31,6 +31,8 @@ size_t lathe_packed_bytes(unsigned packing, size_t k, size_t n) {
         k_step = 4;
         element = 1;
         break;
+    case PACKING_S4_N16K8:
+        return padded(k, 8, &k) && padded(n, 16, &n) && lathe_mul_size(k / 2, n, &bytes) ? bytes : 0;
     default:
         return 0;
     }
@@ -47,6 +49,7 @@ enum lathe_dtype lathe_packed_dtype(unsigned packing) {
     case PACKING_BF16_N16K2:
         return LATHE_BF16;
     case PACKING_S8_N16K4:
+    case PACKING_S4_N16K8:
         return LATHE_I8;
     default:
         return LATHE_NO_DTYPE;
@@ -119,5 +122,20 @@ void lathe_pack_s8_n16k4(const int8_t *w, size_t k, size_t n, size_t ldw, bool t
             for (size_t j = 0; j < cols; j++)
                 memcpy(out + g * 64 + j * 4, w + (first + j) * ldw + g * 4, steps);
         }
+    }
+}
+
+void lathe_pack_s4_n16k8(const int8_t *w, size_t k, size_t n, size_t ldw, bool transposed, size_t first_panel,
+                         size_t last_panel, int8_t *out) {
+    size_t groups = k / 8 + (k % 8 != 0);
+    for (size_t p = first_panel; p < last_panel; p++, out += groups * 64) {
+        size_t first = p * 16, cols = n - first < 16 ? n - first : 16;
+        memset(out, 0, groups * 64);
+        for (size_t j = 0; j < cols; j++)
+            for (size_t t = 0; t < k; t++) {
+                int number = transposed ? w[(first + j) * ldw + t] : w[t * ldw + first + j];
+                int8_t *to = out + t / 8 * 64 + j * 4 + t % 4;
+                *to = (int8_t)(*to | (number + 8) << (t % 8 / 4 * 4));
+            }
     }
 }

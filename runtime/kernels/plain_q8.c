@@ -24,6 +24,44 @@ void lathe_gemm_u8s8_4x16__c(const struct lathe_gemm_q8_tile *tile) {
     }
 }
 
+/* ---- weights with scales a block */
+
+/* Number t of a column's block of 8 or 4 steps, which begins at b. */
+static int32_t weight_at(const int8_t *b, size_t t, size_t j, bool halves) {
+    if (!halves)
+        return b[t / 4 * 64 + j * 4 + t % 4];
+    uint8_t byte = (uint8_t)b[t / 8 * 64 + j * 4 + t % 4];
+    return (byte >> (t % 8 / 4 * 4) & 15) - 8;
+}
+
+/* The f32 sum over the blocks of column j of the tile. */
+static float sum_of_blocks(const struct lathe_gemm_q8b_tile *tile, size_t row, size_t j) {
+    const struct lathe_gemm_q8_blocks *w = &tile->blocks;
+    const uint8_t *a = tile->a + row * tile->lda;
+    const int8_t *b = tile->b + j / 16 * tile->panel_stride;
+    float sum = 0;
+    for (size_t i = 0; i < w->count; i++) {
+        size_t cell = (j / 16 * w->count + i) * 16 + j % 16, end = (i + 1) * w->block;
+        int32_t shift = w->halves ? 8 : 0, zero = (w->zero ? w->zero[cell] : 0) + shift, acc = 0;
+        for (size_t t = i * w->block; t < end && t < tile->k; t++)
+            acc += a[t] * (weight_at(b, t, j % 16, w->halves) + shift);
+        uint32_t pair = (uint32_t)tile->x_sum[row * tile->ldx_sum + i];
+        acc += ((int16_t)(pair & 0xffff) + 128 * (int16_t)(pair >> 16)) * zero;
+        sum = v_fma((float)acc, w->scale[cell], sum);
+    }
+    return sum;
+}
+
+void lathe_gemm_u8s8_blocks_4x16__c(const struct lathe_gemm_q8b_tile *tile) {
+    const struct lathe_gemm_q8_epilogue *e = tile->epilogue;
+    for (size_t r = 0; r < tile->rows; r++)
+        for (size_t j = 0; j < tile->cols; j++) {
+            float x = v_fnma((float)e->zero[r], tile->blocks.w_sum[j], sum_of_blocks(tile, r, j));
+            x = v_activate_coarse(e->activation, e->alpha, v_fma(x, e->scale[r], e->bias ? e->bias[j] : 0.0f));
+            tile->c[r * tile->ldc + j] = x + (e->residual ? e->residual[r * e->ldr + j] : 0.0f);
+        }
+}
+
 void lathe_quantize_rows_u8__c(const struct lathe_quantize_rows *rows) {
     for (size_t r = 0; r < rows->count; r++) {
         const float *x = rows->x + r * rows->ldx;

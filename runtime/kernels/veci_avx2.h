@@ -30,6 +30,20 @@ static inline vi vi_mul(vi a, vi b) {
 static inline vi vi_max(vi a, vi b) {
     return _mm256_max_epi32(a, b);
 }
+static inline vi vi_add(vi a, vi b) {
+    return _mm256_add_epi32(a, b);
+}
+static inline vi vi_load_i8(const int8_t *p) {
+    return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p));
+}
+/* z of 9 bits as halves (z, 128 z). */
+static inline vi vi_zero_pairs(vi z) {
+    return _mm256_or_si256(_mm256_and_si256(z, vi_set1(0xffff)), _mm256_slli_epi32(z, 23));
+}
+/* Of 16-bit halves: the sum of both products. */
+static inline vi vi_dot_pairs(vi a, vi b) {
+    return _mm256_madd_epi16(a, b);
+}
 static inline vf v_from_i32(vi x) {
     return _mm256_cvtepi32_ps(x);
 }

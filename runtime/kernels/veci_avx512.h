@@ -30,6 +30,20 @@ static inline vi vi_mul(vi a, vi b) {
 static inline vi vi_max(vi a, vi b) {
     return _mm512_max_epi32(a, b);
 }
+static inline vi vi_add(vi a, vi b) {
+    return _mm512_add_epi32(a, b);
+}
+static inline vi vi_load_i8(const int8_t *p) {
+    return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
+/* z of 9 bits as halves (z, 128 z). */
+static inline vi vi_zero_pairs(vi z) {
+    return _mm512_or_si512(_mm512_and_si512(z, vi_set1(0xffff)), _mm512_slli_epi32(z, 23));
+}
+/* Of 16-bit halves: the sum of both products. */
+static inline vi vi_dot_pairs(vi a, vi b) {
+    return _mm512_madd_epi16(a, b);
+}
 static inline vf v_from_i32(vi x) {
     return _mm512_cvtepi32_ps(x);
 }

@@ -9,93 +9,129 @@ enum packing {
 #undef PACKING
 };
 
-enum { X, W, W_SCALE, W_SUM, BIAS, RESIDUAL, X_SCALE, OPERANDS };
+enum { X, W, W_SCALE, W_SUM, BIAS, RESIDUAL, X_SCALE, W_ZERO, OPERANDS };
 static const enum lathe_dtype operand_type[OPERANDS] = {LATHE_F32, LATHE_I8,  LATHE_F32, LATHE_I32,
-                                                        LATHE_F32, LATHE_F32, LATHE_F32};
+                                                        LATHE_F32, LATHE_F32, LATHE_F32, LATHE_I8};
+
+struct product {
+    struct lathe_gemm_q8 gemm;
+    struct lathe_gemm_q8_blocks blocks;
+    bool packed;
+};
 
 static bool has_count(const struct lathe_tensor *t, int64_t count, bool needed) {
     return t ? lathe_tensor_count(t) == count : !needed;
 }
 
+/* Scales and zero points of an attribute block_size. */
+static bool blocks_of(const struct lathe_op_call *call, int64_t block, int64_t k, int64_t n, bool halves,
+                      struct lathe_gemm_q8_blocks *out) {
+    const struct lathe_tensor *zero = lathe_operand(call, W_ZERO);
+    if (block < 8 || block % 8 || block > (int64_t)LATHE_Q8_MAX_BLOCK)
+        return false;
+    int64_t count = k > 0 ? (k - 1) / block + 1 : 0, cells;
+    if (!lathe_mul_i64(count * 16, (n + 15) / 16, &cells) || !has_count(lathe_operand(call, W_SCALE), cells, true) ||
+        !has_count(zero, cells, false))
+        return false;
+    *out = (struct lathe_gemm_q8_blocks){.block = (size_t)block,
+                                         .count = (size_t)count,
+                                         .halves = halves,
+                                         .scale = call->in[W_SCALE]->data,
+                                         .zero = zero ? zero->data : NULL,
+                                         .w_sum = call->in[W_SUM]->data};
+    return true;
+}
+
 /* Sizes and operands of the product, without kernels and epilogue's attributes. */
-static bool product_of(const struct lathe_op_call *call, struct lathe_gemm_q8 *p) {
+static bool product_of(const struct lathe_op_call *call, struct product *out) {
     const struct lathe_tensor *x = lathe_operand(call, X), *w = lathe_operand(call, W), *y = call->out[0];
     if (!x || !w || !y || x->rank < 1 || y->rank != x->rank)
         return false;
     int64_t k = x->dims[x->rank - 1], n = y->dims[y->rank - 1], m = lathe_count_range(y, 0, y->rank - 1);
-    bool packed = lathe_attr_int(&call->attrs, LATHE_ATTR_PACKING, PACKING_ROWS) == PACKING_S8_N16K4;
+    int64_t packing = lathe_attr_int(&call->attrs, LATHE_ATTR_PACKING, PACKING_ROWS);
+    int64_t block = lathe_attr_int(&call->attrs, LATHE_ATTR_BLOCK_SIZE, 0);
+    bool packed = packing == PACKING_S8_N16K4 || packing == PACKING_S4_N16K8;
     const struct lathe_tensor *bias = lathe_operand(call, BIAS), *residual = lathe_operand(call, RESIDUAL);
     const struct lathe_tensor *x_scale = lathe_operand(call, X_SCALE);
     if (lathe_count_range(x, 0, x->rank - 1) != m || !has_count(packed ? NULL : w, k * n, !packed) ||
-        !has_count(lathe_operand(call, W_SCALE), n, true) || !has_count(lathe_operand(call, W_SUM), n, true) ||
-        !has_count(bias, n, false) || !has_count(residual, m * n, false) || !has_count(x_scale, k, false))
+        !has_count(lathe_operand(call, W_SUM), n, true) || !has_count(bias, n, false) ||
+        !has_count(residual, m * n, false) || !has_count(x_scale, k, false))
         return false;
-    *p = (struct lathe_gemm_q8){.m = (size_t)m,
-                                .n = (size_t)n,
-                                .k = (size_t)k,
-                                .x = x->data,
-                                .ldx = (size_t)k,
-                                .x_scale = x_scale ? x_scale->data : NULL,
-                                .panels = packed ? w->data : NULL,
-                                .w = packed ? NULL : w->data,
-                                .transposed = lathe_attr_int(&call->attrs, LATHE_ATTR_TRANS_B, 0) != 0,
-                                .y = y->data,
-                                .heads = call->heads,
-                                .ldy = (size_t)n,
-                                .epilogue = {.w_scale = call->in[W_SCALE]->data,
-                                             .w_sum = call->in[W_SUM]->data,
-                                             .bias = bias ? bias->data : NULL,
-                                             .residual = residual ? residual->data : NULL,
-                                             .ldr = (size_t)n}};
+    *out = (struct product){.packed = packed};
+    if (block) {
+        if (k > (int64_t)LATHE_Q8_MAX_K || !blocks_of(call, block, k, n, packing == PACKING_S4_N16K8, &out->blocks))
+            return false;
+    } else if (packing == PACKING_S4_N16K8 || lathe_operand(call, W_ZERO) ||
+               !has_count(lathe_operand(call, W_SCALE), n, true)) {
+        return false;
+    }
+    out->gemm = (struct lathe_gemm_q8){.m = (size_t)m,
+                                       .n = (size_t)n,
+                                       .k = (size_t)k,
+                                       .x = x->data,
+                                       .ldx = (size_t)k,
+                                       .x_scale = x_scale ? x_scale->data : NULL,
+                                       .blocks = block ? &out->blocks : NULL,
+                                       .panels = packed ? w->data : NULL,
+                                       .w = packed ? NULL : w->data,
+                                       .transposed = lathe_attr_int(&call->attrs, LATHE_ATTR_TRANS_B, 0) != 0,
+                                       .y = y->data,
+                                       .heads = call->heads,
+                                       .ldy = (size_t)n,
+                                       .epilogue = {.w_scale = call->in[W_SCALE]->data,
+                                                    .w_sum = call->in[W_SUM]->data,
+                                                    .bias = bias ? bias->data : NULL,
+                                                    .residual = residual ? residual->data : NULL,
+                                                    .ldr = (size_t)n}};
     return true;
 }
 
 size_t lathe_scratch_linear_q8(const struct lathe_op_call *call) {
-    struct lathe_gemm_q8 p;
-    if (!product_of(call, &p) || p.k > LATHE_Q8_MAX_K)
+    struct product p;
+    if (!product_of(call, &p) || p.gemm.k > LATHE_Q8_MAX_K)
         return 0;
-    bool packed = lathe_attr_int(&call->attrs, LATHE_ATTR_PACKING, PACKING_ROWS) == PACKING_S8_N16K4;
-    return lathe_gemm_q8_scratch(p.m, p.n, p.k, packed);
+    return lathe_gemm_q8_scratch(p.gemm.m, p.gemm.n, p.gemm.k, p.blocks.block, p.packed);
 }
 
 void lathe_prepare_linear_q8(const struct lathe_op_call *call) {
-    struct lathe_gemm_q8 p;
-    if (!product_of(call, &p) || call->in[X]->dtype != LATHE_F32 || p.k > LATHE_Q8_MAX_K)
+    struct product p;
+    if (!product_of(call, &p) || call->in[X]->dtype != LATHE_F32 || p.gemm.k > LATHE_Q8_MAX_K)
         return; /* run says what is wrong */
-    p.levels = lathe_attr_int(&call->attrs, LATHE_ATTR_BITS, 8) == 8 ? 255 : 127;
-    lathe_gemm_q8_prepare(call->kernels, &p, &call->team, call->prepared);
+    p.gemm.levels = lathe_attr_int(&call->attrs, LATHE_ATTR_BITS, 8) == 8 ? 255 : 127;
+    lathe_gemm_q8_prepare(call->kernels, &p.gemm, &call->team, call->prepared);
 }
 
 enum lathe_status lathe_run_linear_q8(const struct lathe_op_call *call) {
-    struct lathe_gemm_q8 p;
-    if (!product_of(call, &p))
+    struct product product;
+    if (!product_of(call, &product))
         return lathe_bad_shape(call, "linear_q8");
+    struct lathe_gemm_q8 *p = &product.gemm;
     for (unsigned i = 0; i < OPERANDS; i++) {
         const struct lathe_tensor *t = lathe_operand(call, i);
-        if (t && t->dtype != operand_type[i])
+        if (t && t->dtype != (i == W_SUM && p->blocks ? LATHE_F32 : operand_type[i]))
             return lathe_no_dtype(call, "linear_q8", t->dtype);
     }
     int64_t packing = lathe_attr_int(&call->attrs, LATHE_ATTR_PACKING, PACKING_ROWS);
-    if (packing != PACKING_ROWS && packing != PACKING_S8_N16K4)
+    if (packing != PACKING_ROWS && !product.packed)
         return lathe_fail(call->diag, LATHE_MSG_OP_ATTRIBUTE,
                           "linear_q8: no implementation for weights of packing %lld", (long long)packing);
     int64_t bits = lathe_attr_int(&call->attrs, LATHE_ATTR_BITS, 8);
     if (bits != 8 && bits != 7)
         return lathe_fail(call->diag, LATHE_MSG_OP_ATTRIBUTE, "linear_q8: bits is %lld, not 8 or 7", (long long)bits);
-    if (p.k > LATHE_Q8_MAX_K)
+    if (p->k > LATHE_Q8_MAX_K)
         return lathe_fail(call->diag, LATHE_MSG_OP_ATTRIBUTE,
                           "linear_q8: sums of %zu products may not fit 32 bits, at most "
                           "%zu",
-                          p.k, LATHE_Q8_MAX_K);
-    p.levels = bits == 8 ? 255 : 127;
-    p.prepared = call->prepared;
+                          p->k, LATHE_Q8_MAX_K);
+    p->levels = bits == 8 ? 255 : 127;
+    p->prepared = call->prepared;
     int64_t sums = lathe_attr_int(&call->attrs, LATHE_ATTR_SUM16, 0);
-    bool narrow = lathe_attr_int(&call->attrs, LATHE_ATTR_MAX, 127) <= LATHE_Q8_NARROW;
-    p.sums = sums >= 4 ? 4 : sums >= 2 ? 2 : sums == 1 || narrow ? 1 : 0;
-    p.turn = call->beside.index;
-    p.turns = call->beside.count;
-    p.epilogue.activation = (enum lathe_activation)lathe_attr_int(&call->attrs, LATHE_ATTR_ACTIVATION, 0);
-    p.epilogue.alpha = (float)lathe_attr_float(&call->attrs, LATHE_ATTR_ALPHA, 1.702);
-    lathe_gemm_q8_team(call->kernels, &p, &call->team, call->scratch);
+    bool narrow = product.blocks.halves || lathe_attr_int(&call->attrs, LATHE_ATTR_MAX, 127) <= LATHE_Q8_NARROW;
+    p->sums = sums >= 4 ? 4 : sums >= 2 ? 2 : sums == 1 || narrow ? 1 : 0;
+    p->turn = call->beside.index;
+    p->turns = call->beside.count;
+    p->epilogue.activation = (enum lathe_activation)lathe_attr_int(&call->attrs, LATHE_ATTR_ACTIVATION, 0);
+    p->epilogue.alpha = (float)lathe_attr_float(&call->attrs, LATHE_ATTR_ALPHA, 1.702);
+    lathe_gemm_q8_team(call->kernels, p, &call->team, call->scratch);
     return LATHE_OK;
 }

@@ -139,7 +139,7 @@ static double peak_of(const char *family, uint64_t bits) {
     double lanes = 1.0 / 4;
     void (*fn)(void *) = peak_plain;
 #if defined(__x86_64__)
-    bool seven = strcmp(family, "gemm_u7s8") == 0;
+    bool seven = strncmp(family, "gemm_u7s8", 9) == 0;
     unsigned sums = sums_of(family);
     if (bits & LATHE_CPU_MASK(LATHE_CPU_AVX512_VNNI)) {
         fn = peak_vnni512;
@@ -219,11 +219,16 @@ static void run_layer(void *user) {
     lathe_pool_run(u->pool, layer_part, u);
 }
 
-static void layers(struct lathe_pool *pool, const char *family, const char *name, uint64_t bits) {
+/* `blocks`: NULL, or the form of weights with scales a block. */
+static void layers(struct lathe_pool *pool, const char *family, const char *name, uint64_t bits,
+                   const struct lathe_gemm_q8_blocks *form) {
     static const size_t shapes[][2] = {{768, 768}, {768, 3072}, {3072, 768}, {384, 384}, {384, 1536}, {1536, 384}};
     static const size_t rows[] = {1, 8, 16, 32, 64, 128, 512};
     double peak = peak_of(family, bits) * thread_count;
     printf("%s by %s, %u threads, peak %.0f GOPS\n", family, name, thread_count, 2 * peak / 1e9);
+    if (form)
+        printf("  %s in blocks of %zu%s\n", form->halves ? "4 bits" : "8 bits", form->block,
+               form->zero ? ", with zero points" : "");
     struct layer_user u = {.pool = pool};
     lathe_kernels_select(bits, &u.kernels);
     size_t total = (size_t)64 << 20;
@@ -236,24 +241,33 @@ static void layers(struct lathe_pool *pool, const char *family, const char *name
         for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
             size_t m = rows[r], k = shapes[s][0], n = shapes[s][1];
             float *x = floats(m * k), *y = floats(m * n);
+            struct lathe_gemm_q8_blocks blocks = form ? *form : (struct lathe_gemm_q8_blocks){0};
+            float *cells = form ? floats(k * n / form->block) : NULL;
+            if (form) {
+                blocks.count = k / form->block;
+                blocks.scale = blocks.w_sum = cells;
+                blocks.zero = form->zero ? weights : NULL;
+            }
             for (unsigned i = 0; i < thread_count; i++)
-                u.scratch[i] = memory(lathe_gemm_q8_scratch(m, n, k, true));
+                u.scratch[i] = memory(lathe_gemm_q8_scratch(m, n, k, blocks.block, true));
             u.weights = weights;
-            u.stride = k * n;
+            u.stride = blocks.halves ? k * n / 2 : k * n;
             u.next = 0;
-            u.product = (struct lathe_gemm_q8){.m = m,
-                                               .n = n,
-                                               .k = k,
-                                               .x = x,
-                                               .ldx = k,
-                                               .y = y,
-                                               .ldy = n,
-                                               .levels = strcmp(family, "gemm_u7s8") == 0 ? 127 : 255,
-                                               .sums = sums_of(family),
-                                               .epilogue = {.w_scale = w_scale,
-                                                            .w_sum = w_sum,
-                                                            .bias = bias,
-                                                            .activation = n > k ? LATHE_ACT_GELU : LATHE_ACT_NONE}};
+            u.product =
+                (struct lathe_gemm_q8){.m = m,
+                                       .n = n,
+                                       .k = k,
+                                       .x = x,
+                                       .ldx = k,
+                                       .blocks = form ? &blocks : NULL,
+                                       .sums = blocks.halves ? 1 : sums_of(family),
+                                       .y = y,
+                                       .ldy = n,
+                                       .levels = strncmp(family, "gemm_u7s8", 9) == 0 && !blocks.halves ? 127 : 255,
+                                       .epilogue = {.w_scale = w_scale,
+                                                    .w_sum = w_sum,
+                                                    .bias = bias,
+                                                    .activation = n > k ? LATHE_ACT_GELU : LATHE_ACT_NONE}};
             double work = (double)m * (double)n * (double)k;
             u.count = 1;
             double warm = best_of(run_layer, &u);
@@ -267,6 +281,7 @@ static void layers(struct lathe_pool *pool, const char *family, const char *name
                 free(u.scratch[i]);
             free(x);
             free(y);
+            free(cells);
         }
     free(weights);
     free(w_scale);
@@ -301,9 +316,22 @@ static void one_row(struct lathe_pool *pool, const char *family, const char *nam
                     unsigned mr, unsigned nr) {
     if (!wanted(family, name, bits))
         return;
-    layers(pool, family, name, bits);
+    layers(pool, family, name, bits, NULL);
     if (tiles)
         gemm_tiles(family, fn, bits, mr, nr);
+}
+
+/* Weights with scales a block in their forms: 4 bits about 8, with other zero points, 8 bits. */
+static void one_block_row(struct lathe_pool *pool, const char *family, const char *name, uint64_t bits) {
+    static const int8_t some[1];
+    static const struct lathe_gemm_q8_blocks forms[] = {
+        {.block = 32, .halves = true},  {.block = 32, .halves = true, .zero = some},
+        {.block = 128, .halves = true}, {.block = 32},
+        {.block = 32, .zero = some},
+    };
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
+        if (wanted(family, name, bits) && (strcmp(family, "gemm_u7s8_blocks") == 0 || !forms[i].halves))
+            layers(pool, family, name, bits, &forms[i]);
 }
 
 int main(int argc, char **argv) {
@@ -337,7 +365,8 @@ int main(int argc, char **argv) {
 #define KERNEL_QUANTIZE(function, bits)                                                                                \
     if (wanted("quantize_rows", #function, bits))                                                                      \
         quantizes(#function, function);
-#define KERNEL_GEMM_Q8(family, function, bits, mr, nr) one_row(pool, #family, #function, function, bits, mr, nr);
+#define KERNEL_GEMM_Q8(family, function, bits, mr, nr)  one_row(pool, #family, #function, function, bits, mr, nr);
+#define KERNEL_GEMM_Q8B(family, function, bits, mr, nr) one_block_row(pool, #family, #function, bits);
 #include "kernels.def"
     lathe_pool_free(&pool);
     return 0;

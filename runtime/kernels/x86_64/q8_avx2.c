@@ -122,3 +122,33 @@ void lathe_gemm_u8s8_sum2_8x16__avx2(const struct lathe_gemm_q8_tile *tile) {
 void lathe_gemm_u8s8_sum4_8x16__avx2(const struct lathe_gemm_q8_tile *tile) {
     ALL_ROWS(sum4)
 }
+
+static inline pairs_b pairs_low_b(const int8_t *p) {
+    return _mm256_and_si256(pairs_load_b(p), _mm256_set1_epi8(15));
+}
+static inline pairs_b pairs_high_b(const int8_t *p) {
+    return _mm256_and_si256(_mm256_srli_epi16(pairs_load_b(p), 4), _mm256_set1_epi8(15));
+}
+
+#define Q8B_MR     4
+#define Q8B_WIDTH  1
+#define Q8B_LONG   1
+#define Q8B_HALVES 0
+#include "gemm_q8_blocks_body.h"
+#undef Q8_NAME
+#define Q8_NAME(x) pairs_##x
+#include "gemm_q8_blocks_body.h"
+#undef Q8B_HALVES
+#define Q8B_HALVES 1
+#include "gemm_q8_blocks_body.h"
+
+void lathe_gemm_u7s8_blocks_4x16__avx2(const struct lathe_gemm_q8b_tile *tile) {
+    if (tile->blocks.halves)
+        pairs_halves_block_tile(tile);
+    else
+        pairs_bytes_block_tile(tile);
+}
+
+void lathe_gemm_u8s8_blocks_4x16__avx2(const struct lathe_gemm_q8b_tile *tile) {
+    wide_bytes_block_tile(tile);
+}

@@ -47,3 +47,26 @@ void lathe_gemm_u8s8_14x32__avx512vnni(const struct lathe_gemm_q8_tile *tile) {
         return;
     }
 }
+
+static inline vnni_b vnni_low_b(const int8_t *p) {
+    return _mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi8(15));
+}
+static inline vnni_b vnni_high_b(const int8_t *p) {
+    return _mm512_and_si512(_mm512_srli_epi16(_mm512_loadu_si512(p), 4), _mm512_set1_epi8(15));
+}
+
+#define Q8B_MR     6
+#define Q8B_WIDTH  2
+#define Q8B_LONG   4
+#define Q8B_HALVES 0
+#include "gemm_q8_blocks_body.h"
+#undef Q8B_HALVES
+#define Q8B_HALVES 1
+#include "gemm_q8_blocks_body.h"
+
+void lathe_gemm_u8s8_blocks_6x32__avx512vnni(const struct lathe_gemm_q8b_tile *tile) {
+    if (tile->blocks.halves)
+        vnni_halves_block_tile(tile);
+    else
+        vnni_bytes_block_tile(tile);
+}

@@ -33,3 +33,26 @@ void lathe_gemm_u8s8_6x16__avxvnni(const struct lathe_gemm_q8_tile *tile) {
         return;
     }
 }
+
+static inline vnni_b vnni_low_b(const int8_t *p) {
+    return _mm256_and_si256(vnni_load_b(p), _mm256_set1_epi8(15));
+}
+static inline vnni_b vnni_high_b(const int8_t *p) {
+    return _mm256_and_si256(_mm256_srli_epi16(vnni_load_b(p), 4), _mm256_set1_epi8(15));
+}
+
+#define Q8B_MR     4
+#define Q8B_WIDTH  1
+#define Q8B_LONG   1
+#define Q8B_HALVES 0
+#include "gemm_q8_blocks_body.h"
+#undef Q8B_HALVES
+#define Q8B_HALVES 1
+#include "gemm_q8_blocks_body.h"
+
+void lathe_gemm_u8s8_blocks_4x16__avxvnni(const struct lathe_gemm_q8b_tile *tile) {
+    if (tile->blocks.halves)
+        vnni_halves_block_tile(tile);
+    else
+        vnni_bytes_block_tile(tile);
+}
