@@ -15,8 +15,7 @@ void *lathe_arena_alloc(struct lathe_arena *arena, size_t bytes);
 void *lathe_arena_alloc_array(struct lathe_arena *arena, size_t count, size_t element_bytes); /* checked product */
 void *lathe_arena_copy(struct lathe_arena *arena, const void *data, size_t bytes);
 char *lathe_arena_string(struct lathe_arena *arena, const char *text);
-char *lathe_arena_format(struct lathe_arena *arena, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
+char *lathe_arena_format(struct lathe_arena *arena, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Bytes handed out since the last reset. */
 size_t lathe_arena_used(const struct lathe_arena *arena);
 #endif

@@ -28,7 +28,7 @@ lathe_dim lathe_dim_sub(struct lathe_dims *t, lathe_dim a, lathe_dim b);
 lathe_dim lathe_dim_mul(struct lathe_dims *t, lathe_dim a, lathe_dim b);
 lathe_dim lathe_dim_floordiv(struct lathe_dims *t, lathe_dim a, lathe_dim b); /* exact where the division is */
 lathe_dim lathe_dim_mod(struct lathe_dims *t, lathe_dim a, lathe_dim b);
-lathe_dim lathe_dim_min(struct lathe_dims *t, lathe_dim a, lathe_dim b);      /* folded where one is proved smaller */
+lathe_dim lathe_dim_min(struct lathe_dims *t, lathe_dim a, lathe_dim b); /* folded where one is proved smaller */
 lathe_dim lathe_dim_max(struct lathe_dims *t, lathe_dim a, lathe_dim b);
 /* a / b when b divides every term of a, else LATHE_DIM_NONE. */
 lathe_dim lathe_dim_div_exact(struct lathe_dims *t, lathe_dim a, lathe_dim b);
@@ -59,8 +59,8 @@ uint32_t lathe_dim_term_count(const struct lathe_dims *t, lathe_dim d);
 enum lathe_dim_atom_kind { LATHE_ATOM_SYMBOL, LATHE_ATOM_FLOORDIV, LATHE_ATOM_MOD, LATHE_ATOM_MIN, LATHE_ATOM_MAX };
 struct lathe_dim_atom {
     enum lathe_dim_atom_kind kind;
-    uint32_t symbol;   /* LATHE_ATOM_SYMBOL: its index */
-    lathe_dim a, b;    /* the others: their operands */
+    uint32_t symbol; /* LATHE_ATOM_SYMBOL: its index */
+    lathe_dim a, b;  /* the others: their operands */
 };
 #define LATHE_DIM_MAX_FACTORS 8
 struct lathe_dim_term {

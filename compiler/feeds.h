@@ -14,11 +14,12 @@ struct lathe_feed_spec {
     int64_t batch, seq;
     const int64_t *lengths; /* real tokens of each row, `batch` of them; NULL: all `seq` */
     uint64_t seed;
-    /* Ids as in text: those soon after this one, which tokenizers give to frequent tokens, far more often. 0: all ids alike
+    /* Ids as in text: those soon after this one, which tokenizers give to frequent tokens, far more often. 0: all ids
+     * alike
      */
     int64_t frequent;
     bool longer; /* a length above the largest bucket stays: the session cuts it */
-    bool plain; /* token types zero, no rows left of 0: what a server sends (bench); else all that is allowed */
+    bool plain;  /* token types zero, no rows left of 0: what a server sends (bench); else all that is allowed */
 };
 /* Ids in their limits, masks 1 for real tokens, positions counted, floats in [-1, 1). Sizes that the artifact fixes or
  * bounds are kept inside what it allows. */

@@ -21,9 +21,9 @@ typedef uint32_t lathe_node_id;
 #define LATHE_MAX_CONTENT 64
 
 struct lathe_value {
-    const char *name;         /* unique in the graph; of the source, or made from it */
-    enum lathe_dtype dtype;   /* LATHE_NO_DTYPE until inferred */
-    int rank;                 /* -1 until inferred */
+    const char *name;       /* unique in the graph; of the source, or made from it */
+    enum lathe_dtype dtype; /* LATHE_NO_DTYPE until inferred */
+    int rank;               /* -1 until inferred */
     lathe_dim dims[LATHE_MAX_RANK];
     lathe_node_id producer;   /* LATHE_NONE for inputs and constants */
     uint32_t producer_output; /* which output of the producer */
@@ -76,8 +76,8 @@ struct lathe_graph {
     lathe_node_id first, last;
     lathe_value_id *inputs, *outputs; /* in the order of the source */
     uint32_t input_count, output_count;
-    const char **output_names; /* the names the outputs keep, whatever value serves them */
-    struct lathe_names *names; /* index of the value names; see lathe_value_by_name */
+    const char **output_names;      /* the names the outputs keep, whatever value serves them */
+    struct lathe_names *names;      /* index of the value names; see lathe_value_by_name */
     struct lathe_graph_note *notes; /* what shape inference found, in order; the pipeline hands them to the report */
     uint32_t note_count, note_capacity;
     struct lathe_baked_dim *baked; /* constants that fit only one value of a symbol */
@@ -104,8 +104,12 @@ struct lathe_baked_dim {
 struct lathe_graph *lathe_graph_new(void);
 void lathe_graph_free(struct lathe_graph **graph);
 
-static inline struct lathe_value *lathe_value_at(struct lathe_graph *g, lathe_value_id v) { return &g->values[v]; }
-static inline struct lathe_node *lathe_node_at(struct lathe_graph *g, lathe_node_id n) { return &g->nodes[n]; }
+static inline struct lathe_value *lathe_value_at(struct lathe_graph *g, lathe_value_id v) {
+    return &g->values[v];
+}
+static inline struct lathe_node *lathe_node_at(struct lathe_graph *g, lathe_node_id n) {
+    return &g->nodes[n];
+}
 
 /* ---- building. Names are copied; a name that is taken gets a suffix ".1", ".2", ... (see lathe_value_by_name). */
 lathe_value_id lathe_graph_add_value(struct lathe_graph *g, const char *name, enum lathe_dtype dtype, int rank,
@@ -195,8 +199,8 @@ bool lathe_value_same_shape(const struct lathe_graph *g, lathe_value_id a, lathe
 
 /* ---- iteration in order; `n` may be removed in the body when `lathe_next` was taken before */
 #define LATHE_FOR_NODES(g, n) for (lathe_node_id n = (g)->first; n != LATHE_NONE; n = (g)->nodes[n].next)
-#define LATHE_FOR_NODES_SAFE(g, n, follow)                                                                        \
-    for (lathe_node_id n = (g)->first, follow = n == LATHE_NONE ? n : (g)->nodes[n].next; n != LATHE_NONE;         \
+#define LATHE_FOR_NODES_SAFE(g, n, follow)                                                                             \
+    for (lathe_node_id n = (g)->first, follow = n == LATHE_NONE ? n : (g)->nodes[n].next; n != LATHE_NONE;             \
          n = follow, follow = n == LATHE_NONE ? n : (g)->nodes[n].next)
 
 /* ---- ir_snapshot.c: what a pass can be undone with. NULL or false when memory runs out. Restoring does not use it up.
@@ -210,7 +214,8 @@ void lathe_graph_snapshot_free(struct lathe_graph_snapshot **snapshot);
  * when memory runs out. */
 struct lathe_graph *lathe_graph_clone(const struct lathe_graph *g);
 
-/* ---- ir_check.c: SSA, order, types, use lists, shapes that agree with the shape function; LATHE_INTERNAL with the node */
+/* ---- ir_check.c: SSA, order, types, use lists, shapes that agree with the shape function; LATHE_INTERNAL with the
+ * node */
 LATHE_NODISCARD enum lathe_status lathe_graph_check(struct lathe_graph *g, struct lathe_diag *diag);
 
 /* ---- shape.c: infers dtype, rank, dims and content of every output of a node, in order; called by the import for each
@@ -225,5 +230,6 @@ LATHE_NODISCARD enum lathe_status lathe_shape_infer(struct lathe_graph *g, struc
  * as value lists; "..." for big ones cannot be parsed back). */
 struct lathe_text; /* text.h */
 enum lathe_status lathe_graph_print(struct lathe_graph *g, struct lathe_text *out);
-LATHE_NODISCARD enum lathe_status lathe_graph_parse(const char *text, struct lathe_graph **out, struct lathe_diag *diag);
+LATHE_NODISCARD enum lathe_status lathe_graph_parse(const char *text, struct lathe_graph **out,
+                                                    struct lathe_diag *diag);
 #endif

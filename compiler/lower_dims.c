@@ -26,8 +26,7 @@ static void find_inputs(struct lathe_lowered *l) {
                 }
                 if (axis == 0 && f->role == LATHE_ROLE_NONE && v->rank > 1)
                     f->role = LATHE_ROLE_BATCH;
-                else if (axis > 0 && f->role == LATHE_ROLE_NONE &&
-                         axis == lathe_input_sequence_axis(g, g->inputs[i]))
+                else if (axis > 0 && f->role == LATHE_ROLE_NONE && axis == lathe_input_sequence_axis(g, g->inputs[i]))
                     f->role = LATHE_ROLE_SEQUENCE;
             }
         }

@@ -16,8 +16,9 @@ struct lathe_quantize_request {
     double min_cosine; /* with f32 over the calibration; 0: not compared */
     int jobs;
 };
-/* LATHE_CHECK_FAILED when the cosine is not reached: with `automatic` never. Deterministic for a graph, a target and the
- * data. Peak memory: a copy of the weights in f32 during the calibration, then one in 8 bits, which stays in the graph. */
+/* LATHE_CHECK_FAILED when the cosine is not reached: with `automatic` never. Deterministic for a graph, a target and
+ * the data. Peak memory: a copy of the weights in f32 during the calibration, then one in 8 bits, which stays in the
+ * graph. */
 LATHE_NODISCARD enum lathe_status lathe_quantize(struct lathe_graph *g, const struct lathe_quantize_request *request,
                                                  struct lathe_report *report, struct lathe_diag *diag);
 #endif

@@ -58,11 +58,11 @@ LATHE_NODISCARD enum lathe_status lathe_shape_broadcast(struct shape_ctx *c, str
 /* Fixes a symbol to a value because a constant in the graph wants it: substitution, note, and an entry in g->baked. */
 LATHE_NODISCARD enum lathe_status lathe_shape_bake(struct shape_ctx *c, uint32_t symbol, int64_t value, bool refuse,
                                                    const char *text);
-/* Makes the first axes of two inputs one symbol, where a reshape of one input is told the batch of the other; false when
- * a and b are not such symbols. */
+/* Makes the first axes of two inputs one symbol, where a reshape of one input is told the batch of the other; false
+ * when a and b are not such symbols. */
 bool lathe_shape_same_batch(struct shape_ctx *c, lathe_dim a, lathe_dim b);
-/* Bounds a plain symbol, because a table of the graph has no more positions, with a note; false when d is none, or where
- * fewer than two positions would be left. */
+/* Bounds a plain symbol, because a table of the graph has no more positions, with a note; false when d is none, or
+ * where fewer than two positions would be left. */
 bool lathe_shape_at_most(struct shape_ctx *c, lathe_dim d, int64_t limit);
 /* The index of the symbol that d is, alone; UINT32_MAX when it is none. */
 uint32_t lathe_shape_plain_symbol(const struct lathe_graph *g, lathe_dim d);

@@ -10,7 +10,7 @@
 
 /* ---- onnx_import.c: a model file becomes a graph in internal form (IR.md), shapes inferred, nothing else changed. */
 struct lathe_import_options {
-    const char *external_dir; /* --external-dir: another folder that external data may lie in; NULL: none */
+    const char *external_dir;    /* --external-dir: another folder that external data may lie in; NULL: none */
     struct lathe_report *report; /* source facts and warnings; may be NULL */
 };
 struct lathe_model_file; /* the mapped model and its external data */
@@ -36,8 +36,8 @@ LATHE_NODISCARD enum lathe_status lathe_pipeline_run(struct lathe_graph *g, cons
                                                      const struct lathe_pipeline_options *options,
                                                      struct lathe_report *report, struct lathe_diag *diag);
 
-/* The passes that choose number formats, on a graph that lathe_pipeline_run has left; options->pass.quantize says how. The
- * counts of fusions in the report stay those of the f32 graph: quantizing takes none away. */
+/* The passes that choose number formats, on a graph that lathe_pipeline_run has left; options->pass.quantize says how.
+ * The counts of fusions in the report stay those of the f32 graph: quantizing takes none away. */
 LATHE_NODISCARD enum lathe_status lathe_pipeline_quantize(struct lathe_graph *g, const struct lathe_target *target,
                                                           const struct lathe_pipeline_options *options,
                                                           struct lathe_report *report, struct lathe_diag *diag);
@@ -49,7 +49,7 @@ LATHE_NODISCARD enum lathe_status lathe_pipeline_bucket(struct lathe_graph *g, c
 
 /* ---- lower.c, plan_memory.c, pack_weights.c, emit.c: the graph becomes an artifact in a file or in memory. */
 struct lathe_emit_buckets {
-    const struct lathe_bucket *sizes; /* in the order of seq, then batch; seq 0 where the graph has none */
+    const struct lathe_bucket *sizes;  /* in the order of seq, then batch; seq 0 where the graph has none */
     struct lathe_graph *const *graphs; /* pinned clones, one a bucket */
     unsigned count;
     bool zero_rows; /* rows of token outputs at mask 0 become zeros */
@@ -63,8 +63,8 @@ struct lathe_emit_options {
     const char *report_json;    /* the report section; may be NULL */
     const char *const *labels;  /* class names; may be NULL */
     unsigned label_count;
-    const char *source_sha256;  /* hex, of the model file and its external data */
-    bool known_answer;          /* run once and store the answer for inspect --check */
+    const char *source_sha256; /* hex, of the model file and its external data */
+    bool known_answer;         /* run once and store the answer for inspect --check */
 };
 /* Writes `path` atomically: a temporary name beside it, fsync, rename; on failure nothing is left. */
 LATHE_NODISCARD enum lathe_status lathe_emit_file(struct lathe_graph *g, const struct lathe_emit_options *options,

@@ -8,10 +8,10 @@
  *     lathe_session_run(s, &why);
  *     const struct lathe_tensor_view *y = lathe_session_output(s, 0);
  *
- * Threads: an artifact is read-only after opening and may serve any number of sessions in any threads; a session belongs
- * to one thread at a time. Memory: a session allocates when it is made; set_input, run and output allocate nothing and
- * make no system call but waiting. Errors: every function that can fail returns enum lathe_status and writes the reason
- * into the caller's diag, which may be NULL. */
+ * Threads: an artifact is read-only after opening and may serve any number of sessions in any threads; a session
+ * belongs to one thread at a time. Memory: a session allocates when it is made; set_input, run and output allocate
+ * nothing and make no system call but waiting. Errors: every function that can fail returns enum lathe_status and
+ * writes the reason into the caller's diag, which may be NULL. */
 #ifndef LATHE_H
 #define LATHE_H
 
@@ -87,10 +87,10 @@ struct lathe_port {
     unsigned rank;
     int64_t dims[8];
     const char *dim_names[8];
-    bool optional;         /* an input that has a default */
-    int64_t id_limit;      /* integer input used as row number: values must be in [0, id_limit); 0: no limit */
-    bool per_token;        /* an output with one row a token of the mask [B,S]; rows at mask 0 are zeros, or what the
-                              source computes where attention does not hide them */
+    bool optional;    /* an input that has a default */
+    int64_t id_limit; /* integer input used as row number: values must be in [0, id_limit); 0: no limit */
+    bool per_token;   /* an output with one row a token of the mask [B,S]; rows at mask 0 are zeros, or what the
+                         source computes where attention does not hide them */
 };
 unsigned lathe_artifact_input_count(const struct lathe_artifact *a);
 unsigned lathe_artifact_output_count(const struct lathe_artifact *a);
@@ -110,19 +110,19 @@ unsigned lathe_artifact_label_count(const struct lathe_artifact *a);
 const char *lathe_artifact_label(const struct lathe_artifact *a, unsigned index);
 
 struct lathe_session_options {
-    unsigned threads;       /* 0: as many as cores, affinity and cgroup quota allow */
-    const int *cores;       /* pin thread i to cores[i]; NULL: not pinned */
+    unsigned threads; /* 0: as many as cores, affinity and cgroup quota allow */
+    const int *cores; /* pin thread i to cores[i]; NULL: not pinned */
     unsigned core_count;
     /* Lower maxima save memory; 0: those of the artifact. With static shapes max_batch may be higher too: batches are
      * split, so it only reserves room for outputs. */
     int64_t max_batch;
     int64_t max_seq;
-    uint64_t cpu_mask;      /* CPU feature bits that may be used (targets/cpu_bits.def); 0: all */
-    bool plain_c;           /* no instruction-set rows at all */
-    unsigned poison;        /* not 0: fill the arena with this byte before each run (tests) */
-    bool always_share;      /* all threads take part in each run, however little work it has (tests) */
-    bool truncate;          /* static shapes: longer rows are cut to the largest length; their last token stays */
-    bool poison_padding;    /* static shapes: padding of wild ids and huge numbers (tests) */
+    uint64_t cpu_mask;   /* CPU feature bits that may be used (targets/cpu_bits.def); 0: all */
+    bool plain_c;        /* no instruction-set rows at all */
+    unsigned poison;     /* not 0: fill the arena with this byte before each run (tests) */
+    bool always_share;   /* all threads take part in each run, however little work it has (tests) */
+    bool truncate;       /* static shapes: longer rows are cut to the largest length; their last token stays */
+    bool poison_padding; /* static shapes: padding of wild ids and huge numbers (tests) */
 };
 LATHE_NODISCARD enum lathe_status lathe_session_new(struct lathe_artifact *artifact,
                                                     const struct lathe_session_options *options,
@@ -185,15 +185,15 @@ struct lathe_request;
 
 struct lathe_fleet_options {
     enum lathe_placement placement; /* default: the artifact's, which its target or compile chose */
-    unsigned cores;        /* 0: the artifact's; where that has none, as many as affinity and cgroup quota allow */
-    const int *core_list;  /* pin core i to this CPU, `cores` of them; NULL: not pinned */
-    unsigned slots;        /* requests between take and release; 0: replicate 2 a core, pipeline one a core and 2 */
+    unsigned cores;       /* 0: the artifact's; where that has none, as many as affinity and cgroup quota allow */
+    const int *core_list; /* pin core i to this CPU, `cores` of them; NULL: not pinned */
+    unsigned slots;       /* requests between take and release; 0: replicate 2 a core, pipeline one a core and 2 */
     int64_t max_batch, max_seq; /* as of a session; stages are balanced for these sizes */
-    uint64_t cpu_mask;     /* as of a session */
+    uint64_t cpu_mask;          /* as of a session */
     bool plain_c;
-    unsigned poison;       /* as of a session (tests) */
-    bool truncate;         /* as of a session */
-    bool measure;          /* keep the busy time of each core: two readings of its clock for each stage of a request */
+    unsigned poison; /* as of a session (tests) */
+    bool truncate;   /* as of a session */
+    bool measure;    /* keep the busy time of each core: two readings of its clock for each stage of a request */
 };
 /* More cores than the machine has are allowed: they share. */
 LATHE_NODISCARD enum lathe_status lathe_fleet_new(struct lathe_artifact *artifact,
@@ -209,12 +209,12 @@ unsigned lathe_fleet_cores(const struct lathe_fleet *f);
 bool lathe_fleet_pinned(const struct lathe_fleet *f);
 
 struct lathe_fleet_core {
-    unsigned first_step, end_step; /* of the plan: its stage, all steps for replicate */
-    double share;                  /* predicted part of a request's work */
+    unsigned first_step, end_step;           /* of the plan: its stage, all steps for replicate */
+    double share;                            /* predicted part of a request's work */
     uint64_t weight_bytes, activation_bytes; /* what its steps read and write at the maxima, each byte once,
                                                 in all buckets */
-    uint64_t parts;                /* stages of requests done since new */
-    uint64_t busy_ns;              /* CPU time of its thread for them; 0 unless `measure` is set */
+    uint64_t parts;                          /* stages of requests done since new */
+    uint64_t busy_ns;                        /* CPU time of its thread for them; 0 unless `measure` is set */
 };
 /* False when there is no such core. Counters may be read while the fleet runs. */
 bool lathe_fleet_core(const struct lathe_fleet *f, unsigned core, struct lathe_fleet_core *out);

@@ -9,15 +9,15 @@
 #error "artifacts are mapped as they are: only little-endian hosts are supported"
 #endif
 
-#define LATHE_FORMAT_MAGIC "\x89LTH\r\n\x1a\n" /* 8 bytes, without the final zero */
-#define LATHE_FORMAT_MAJOR 1
-#define LATHE_FORMAT_MINOR 0
+#define LATHE_FORMAT_MAGIC        "\x89LTH\r\n\x1a\n" /* 8 bytes, without the final zero */
+#define LATHE_FORMAT_MAJOR        1
+#define LATHE_FORMAT_MINOR        0
 #define LATHE_FORMAT_MAX_SECTIONS 64
-#define LATHE_FORMAT_ALIGN 64
-#define LATHE_FORMAT_PAGE 4096
-#define LATHE_FORMAT_CHUNK ((uint64_t)4 << 20) /* of section checksums */
-#define LATHE_FORMAT_MAX_CORES 4096
-#define LATHE_FORMAT_ABSENT UINT32_MAX         /* operand */
+#define LATHE_FORMAT_ALIGN        64
+#define LATHE_FORMAT_PAGE         4096
+#define LATHE_FORMAT_CHUNK        ((uint64_t)4 << 20) /* of section checksums */
+#define LATHE_FORMAT_MAX_CORES    4096
+#define LATHE_FORMAT_ABSENT       UINT32_MAX /* operand */
 
 struct lathe_fmt_prefix {
     uint8_t magic[8];
@@ -61,7 +61,7 @@ struct lathe_fmt_manifest {
     uint64_t reserved[4];
 };
 
-#define LATHE_PORT_OPTIONAL 1u
+#define LATHE_PORT_OPTIONAL  1u
 #define LATHE_PORT_PER_TOKEN 2u
 enum lathe_port_default { LATHE_DEFAULT_NONE = 0, LATHE_DEFAULT_ZEROS = 1, LATHE_DEFAULT_POSITIONS = 2 };
 
@@ -136,8 +136,8 @@ struct lathe_fmt_attr {
 };
 
 #define LATHE_BUCKETS_PAD_LENGTH 1u
-#define LATHE_BUCKETS_ZERO_ROWS 2u
-#define LATHE_BUCKETS_WHOLE 4u
+#define LATHE_BUCKETS_ZERO_ROWS  2u
+#define LATHE_BUCKETS_WHOLE      4u
 enum lathe_axis { LATHE_AXIS_FIXED = 0, LATHE_AXIS_BATCH = 1, LATHE_AXIS_SEQ = 2 };
 enum lathe_pad_kind { LATHE_PAD_VALUE = 0, LATHE_PAD_POSITIONS = 1, LATHE_PAD_READ = 2 };
 

@@ -40,7 +40,7 @@ struct lathe_diag {
 };
 
 #if defined(__GNUC__)
-#define LATHE_NODISCARD __attribute__((warn_unused_result))
+#define LATHE_NODISCARD    __attribute__((warn_unused_result))
 #define LATHE_PRINTF(f, a) __attribute__((format(printf, f, a)))
 #else
 #define LATHE_NODISCARD
@@ -61,11 +61,11 @@ const char *lathe_status_name(enum lathe_status status);
 const char *lathe_message_name(enum lathe_message message);
 enum lathe_status lathe_message_status(enum lathe_message message);
 
-#define LATHE_TRY(expr)                                   \
-    do {                                                  \
-        enum lathe_status lathe_try_status_ = (expr);     \
-        if (lathe_try_status_ != LATHE_OK)                \
-            return lathe_try_status_;                     \
+#define LATHE_TRY(expr)                                                                                                \
+    do {                                                                                                               \
+        enum lathe_status lathe_try_status_ = (expr);                                                                  \
+        if (lathe_try_status_ != LATHE_OK)                                                                             \
+            return lathe_try_status_;                                                                                  \
     } while (0)
 
 #ifdef __cplusplus

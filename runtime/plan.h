@@ -64,12 +64,13 @@ struct lathe_artifact {
     struct lathe_buckets *buckets; /* static shapes; NULL: one plan */
     const uint8_t *weights;
     uint64_t weight_bytes;
-    void *weight_memory;      /* our copy of the weights, read or decompressed (weight_memory.c); NULL: none */
+    void *weight_memory; /* our copy of the weights, read or decompressed (weight_memory.c); NULL: none */
     size_t weight_memory_bytes;
     struct lathe_port *ports; /* inputs, then outputs */
 };
 
-/* weight_memory.c: memory for a copy of weights, in pages as large as there are; NULL when there is none. For munmap. */
+/* weight_memory.c: memory for a copy of weights, in pages as large as there are; NULL when there is none. For munmap.
+ */
 void *lathe_weight_memory(uint64_t bytes, size_t *mapped);
 /* Whether a raw section of that size is better read into such memory than mapped. */
 bool lathe_weights_worth_reading(uint64_t bytes);
@@ -86,9 +87,10 @@ LATHE_NODISCARD enum lathe_status lathe_plan_map(const void *data, uint64_t size
                                                  const char *what, struct lathe_diag *diag);
 /* ... and all of a mapped plan with the ports of `manifest`; *ports is what the interface shows of them. What it makes
  * belongs to the artifact's owner, also on failure: lathe_plan_free and free. */
-LATHE_NODISCARD enum lathe_status lathe_plan_check(const struct lathe_artifact *a, const struct lathe_manifest *manifest,
-                                                   struct lathe_plan *plan, struct lathe_port **ports,
-                                                   const char *what, struct lathe_diag *diag);
+LATHE_NODISCARD enum lathe_status lathe_plan_check(const struct lathe_artifact *a,
+                                                   const struct lathe_manifest *manifest, struct lathe_plan *plan,
+                                                   struct lathe_port **ports, const char *what,
+                                                   struct lathe_diag *diag);
 static inline void lathe_plan_free(struct lathe_plan *plan) {
     free(plan->dim_needs_rows);
     plan->dim_needs_rows = NULL;

@@ -12,8 +12,8 @@ struct lathe_session_buckets {
     int64_t max_batch, max_seq;        /* of this session */
     size_t arena_bytes;
     bool truncate, poison;
-    int forced;       /* the bucket of all chunks, -1: the best */
-    uint8_t **inputs; /* an input of one chunk, in the type of its port; room for the largest bucket */
+    int forced;        /* the bucket of all chunks, -1: the best */
+    uint8_t **inputs;  /* an input of one chunk, in the type of its port; room for the largest bucket */
     uint8_t **outputs; /* an output of max_batch rows */
 
     /* the run */
@@ -21,7 +21,7 @@ struct lathe_session_buckets {
     int64_t kept;      /* of seq: what reaches the plan, less only when rows are cut */
     unsigned truncated;
     int group, whole; /* of its length; the bucket that takes every chunk, -1: the best one */
-    bool zeroes; /* some token is masked, and its rows in outputs must be 0 */
+    bool zeroes;      /* some token is masked, and its rows in outputs must be 0 */
 };
 
 /* One chunk: rows [first, first + rows) of the request in one bucket. */
@@ -30,8 +30,8 @@ struct lathe_chunk {
     int64_t first, rows;
 };
 
-/* ---- session_buckets.c: between lathe_session_begin and lathe_session_end, for each chunk: next, bind, run of the plan's
- * session (lathe_session_run, or in its parts), take; `done` counts the rows that are through. */
+/* ---- session_buckets.c: between lathe_session_begin and lathe_session_end, for each chunk: next, bind, run of the
+ * plan's session (lathe_session_run, or in its parts), take; `done` counts the rows that are through. */
 /* False when no row is left. */
 bool lathe_chunk_next(const struct lathe_session *s, int64_t done, struct lathe_chunk *out);
 

@@ -15,9 +15,9 @@ enum lathe_activation {
 
 /* `masked_row` of attention: what a query gets whose keys are all masked out. It follows the source. */
 enum lathe_masked_row {
-    LATHE_MASKED_UNIFORM = 0,  /* a finite mask constant that swallows the scores: 1/S for each key, masked or not */
-    LATHE_MASKED_ZERO = 1,     /* an IsNaN/Where guard, or Attention of opset 23 */
-    LATHE_MASKED_FLAG = 2,     /* an unguarded -inf: the source gives NaN; zeros, and the row is flagged */
-    LATHE_MASKED_SOFTMAX = 3,  /* a small constant such as -10000: the softmax of the scores as if nothing were masked */
+    LATHE_MASKED_UNIFORM = 0, /* a finite mask constant that swallows the scores: 1/S for each key, masked or not */
+    LATHE_MASKED_ZERO = 1,    /* an IsNaN/Where guard, or Attention of opset 23 */
+    LATHE_MASKED_FLAG = 2,    /* an unguarded -inf: the source gives NaN; zeros, and the row is flagged */
+    LATHE_MASKED_SOFTMAX = 3, /* a small constant such as -10000: the softmax of the scores as if nothing were masked */
 };
 #endif

@@ -58,11 +58,11 @@ struct lathe_target_cost {
 struct lathe_target {
     char name[64];
     char doc[160];
-    char arch[32];              /* "x86_64", "aarch64", "any", "device" */
-    uint64_t features;          /* LATHE_CPU_MASK of every bit that it has, implied ones included */
-    unsigned vector_bytes;      /* 0: plain C */
+    char arch[32];                         /* "x86_64", "aarch64", "any", "device" */
+    uint64_t features;                     /* LATHE_CPU_MASK of every bit that it has, implied ones included */
+    unsigned vector_bytes;                 /* 0: plain C */
     uint64_t l1_bytes, l2_bytes, l3_bytes; /* a core's, a core's, shared */
-    unsigned precisions;        /* 1 f32, 2 bf16, 4 int8 */
+    unsigned precisions;                   /* 1 f32, 2 bf16, 4 int8 */
     enum lathe_int8_scheme int8_scheme;
     enum lathe_shapes_kind shapes;
     struct lathe_bucket buckets[LATHE_TARGET_MAX_BUCKETS];
@@ -72,20 +72,21 @@ struct lathe_target {
     enum lathe_placement placement;
     uint64_t core_memory_bytes; /* on-chip, 0: no limit */
     enum lathe_cast_policy cast;
-    bool all_operators;         /* else only those of `operators` */
-    uint8_t operators[64];      /* bit set over operator numbers (ir_ops.def), 512 bits */
-    double ghz, memory_gbps;    /* for the cost model; 0 unknown */
+    bool all_operators;      /* else only those of `operators` */
+    uint8_t operators[64];   /* bit set over operator numbers (ir_ops.def), 512 bits */
+    double ghz, memory_gbps; /* for the cost model; 0 unknown */
     struct lathe_target_cost cost;
-    char cost_from[64];         /* the shipped target whose ghz, memory_gbps and cost `native` borrows; "": its own */
+    char cost_from[64]; /* the shipped target whose ghz, memory_gbps and cost `native` borrows; "": its own */
 };
 
-#define LATHE_PRECISION_F32 1u
+#define LATHE_PRECISION_F32  1u
 #define LATHE_PRECISION_BF16 2u
 #define LATHE_PRECISION_INT8 4u
 
 /* `name`: a built-in name, "native", or the path of a YAML file (it has a '/' or ends in .yaml or .yml). Errors are
  * LATHE_INVALID with file and line: unknown key, wrong type, unknown feature, cycle in `extends`, an unknown base. */
-LATHE_NODISCARD enum lathe_status lathe_target_load(const char *name, struct lathe_target *out, struct lathe_diag *diag);
+LATHE_NODISCARD enum lathe_status lathe_target_load(const char *name, struct lathe_target *out,
+                                                    struct lathe_diag *diag);
 /* From the CPU at hand: CPUID and XCR0, caches from CPUID or sysfs. Nothing is measured: figures for the cost model are
  * those of lathe_target_nearest. */
 void lathe_target_native(struct lathe_target *out);

@@ -115,8 +115,8 @@ static double element(const struct conv *c, int64_t image, int64_t out_channel, 
                     int64_t v = lathe_window_at(w, 2, place[2], e);
                     if (d < 0 || d >= w->in[0] || h < 0 || h >= w->in[1] || v < 0 || v >= w->in[2])
                         continue;
-                    sum += lathe_read_f64(c->x, plane + (d * w->in[1] + h) * w->in[2] + v) *
-                           lathe_read_f64(c->w, weight);
+                    sum +=
+                        lathe_read_f64(c->x, plane + (d * w->in[1] + h) * w->in[2] + v) * lathe_read_f64(c->w, weight);
                 }
     }
     return c->bias ? sum + lathe_read_f64(c->bias, out_channel) : sum;

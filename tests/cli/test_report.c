@@ -54,8 +54,8 @@ static json_t *as_json(const struct lathe_report *r, bool stable) {
 
 static void json_keys(void **state) {
     (void)state;
-    static const char *const keys[] = {"source",       "target", "passes", "fusions",      "missed",
-                                       "quantization", "memory", "shapes", "verification", "warnings", "cost", "savings"};
+    static const char *const keys[] = {"source", "target", "passes",       "fusions",  "missed", "quantization",
+                                       "memory", "shapes", "verification", "warnings", "cost",   "savings"};
     struct lathe_report *r = sample(false);
     json_t *o = as_json(r, false);
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)

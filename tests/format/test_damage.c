@@ -370,7 +370,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_flips),    cmocka_unit_test(test_lengths),         cmocka_unit_test(test_noise),
         cmocka_unit_test(test_paths),    cmocka_unit_test(test_version_and_cpu), cmocka_unit_test(test_manifest_cores),
-        cmocka_unit_test(test_packings), cmocka_unit_test(test_sealed), cmocka_unit_test(test_bucket_sections),
+        cmocka_unit_test(test_packings), cmocka_unit_test(test_sealed),          cmocka_unit_test(test_bucket_sections),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

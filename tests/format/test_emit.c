@@ -340,10 +340,9 @@ static void test_memory_plan(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_bytes),     cmocka_unit_test(test_compressed_weights),
-        cmocka_unit_test(test_packed_weight),
-        cmocka_unit_test(test_packed_bf16),  cmocka_unit_test(test_all_or_nothing),
-        cmocka_unit_test(test_refused_graphs), cmocka_unit_test(test_packed_rows),
-        cmocka_unit_test(test_memory_plan),
+        cmocka_unit_test(test_packed_weight),  cmocka_unit_test(test_packed_bf16),
+        cmocka_unit_test(test_all_or_nothing), cmocka_unit_test(test_refused_graphs),
+        cmocka_unit_test(test_packed_rows),    cmocka_unit_test(test_memory_plan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -69,7 +69,8 @@ static void check_case(const struct expected *c) {
         for (unsigned i = 0; i < 5; i++) {
             lathe_value_id v = i < at->n_in ? at->in[i] : LATHE_NONE;
             if (i >= 3 && !wanted[i] && v != LATHE_NONE)
-                fail_msg("%s: operand %u is %%%s, expected none\n%s", c->name, i, lathe_value_at(g, v)->name, text.data);
+                fail_msg("%s: operand %u is %%%s, expected none\n%s", c->name, i, lathe_value_at(g, v)->name,
+                         text.data);
             if (!wanted[i] || !*wanted[i]) {
                 if (i >= 3 && wanted[i] && v == LATHE_NONE)
                     fail_msg("%s: operand %u is missing\n%s", c->name, i, text.data);
@@ -101,7 +102,8 @@ static void check_numbers(const struct expected *c, struct lathe_graph *fused, b
     struct graph_run before, after;
     lathe_diag_reset(&diag);
     assert_int_equal(lathe_graph_parse(c->text, &plain, &diag), LATHE_OK);
-    if (attention_run(&before, plain, masked, &diag) != LATHE_OK || attention_run(&after, fused, masked, &diag) != LATHE_OK)
+    if (attention_run(&before, plain, masked, &diag) != LATHE_OK ||
+        attention_run(&after, fused, masked, &diag) != LATHE_OK)
         fail_msg("%s: %s", c->name, diag.text);
     assert_int_equal(plain->output_count, fused->output_count);
     /* -10000 is added to the scores in f32, which rounds them to 2^-10 */
@@ -125,7 +127,9 @@ static void check_numbers(const struct expected *c, struct lathe_graph *fused, b
     lathe_graph_free(&plain);
 }
 
-static void test_case(void **state) { check_case(*state); }
+static void test_case(void **state) {
+    check_case(*state);
+}
 
 int main(void) {
     static struct CMUnitTest tests[ATTENTION_CASES];
