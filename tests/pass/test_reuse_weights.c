@@ -117,7 +117,10 @@ static struct lathe_graph *make_graph(const struct form *f) {
                 lathe_text_append(&t, "%s%.9g", i ? ", " : "", (double)scale_of(f, c, k));
         }
     }
-    snprintf(dims, sizeof dims, f->block ? ", block_size=%d" : "", f->block);
+    if (f->block)
+        snprintf(dims, sizeof dims, ", block_size=%d", f->block);
+    else
+        dims[0] = 0;
     lathe_text_append(&t, "}\n%%w : f32[%d, %d] = dequantize_linear(%%q, %%s, %%z) {axis=%d%s}\n", rows, cols,
                       f->transposed == (f->block != 0), dims);
     lathe_text_append(&t, "%%y : f32[batch, %d] = linear(%%x, %%w) {trans_b=%d} \"layer\"\noutput %%y as \"y\"\n", N,
