@@ -250,12 +250,12 @@ static const char details[] =
     "rewrites, on small made-up batches; a difference over 1e-4 is exit code 5.\n"
     "Conditions for --expect: NAME OP NUMBER, NAME a fusion (fuse.attention), missed, missed.attention, warnings or\n"
     "warnings.CODE, OP one of == != >= <= > <. One that fails is exit code 6, with the near misses of that pattern.\n"
-    "Casts: none is f32, exactly. matmul is --precision bf16: operands of products with constant matrices are rounded\n"
-    "to bf16 (half to even), sums are f32. all rounds each tensor that a step gives out, inputs and constants too; "
-    "what\n"
-    "a step sums or normalises inside stays f32, and so do epsilons, masks, and scales of quantized tensors. The "
-    "report\n"
-    "lists every cast. With another --precision, matmul and all are exit code 2.\n";
+    "Casts: none is f32, exactly. matmul: operands of products with constant matrices are rounded to bf16 (half to\n"
+    "even), sums are f32; --precision bf16 alone rounds those of attention too where the target has bf16 dot "
+    "products.\n"
+    "all rounds each tensor that a step gives out, inputs and constants too; what a step sums or normalises inside\n"
+    "stays f32, and so do epsilons, masks, and scales of quantized tensors. The report lists every cast. With another\n"
+    "--precision, matmul and all are exit code 2.\n";
 
 int lathe_cmd_compile(int argc, char **argv) {
     struct request q = {0};

@@ -62,7 +62,8 @@ static bool rounds(const struct job *j) {
     return !strcmp(j->precision, "bf16");
 }
 
-/* --precision bf16 is --cast matmul; the target says whether bf16 goes on to all tensors where --cast does not. */
+/* --cast matmul is --precision bf16 with attention in f32, so that it means the same on all targets; the target says
+ * whether bf16 goes on to all tensors where --cast does not. */
 static enum lathe_status choose_casts(struct job *j) {
     const char *precision = j->o->precision, *cast = j->o->cast;
     bool casts = cast && strcmp(cast, "none");
@@ -292,6 +293,7 @@ static struct lathe_pipeline_options pipeline_options(struct job *j) {
                  .buckets = j->sizes,
                  .bucket_count = j->bucket_count,
                  .bf16 = rounds(j),
+                 .bf16_attention = rounds(j) && !j->o->cast && !j->cast_all,
                  .cast_all = j->cast_all,
                  .int8 = quantizes(j)},
         .disabled = j->o->disabled,

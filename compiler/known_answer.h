@@ -16,6 +16,10 @@ struct lathe_known_answer_result {
     double distance;   /* of a whole output, the largest: |got - want| / |want| as vectors, of finite elements */
     uint64_t compared; /* elements */
 };
+/* One output's elements, in order, into *out, which only grows. Elements of f16 or bf16 that are one step of their type
+ * apart are no difference: a sum just beside a tie is rounded up on one machine and down on another. */
+void lathe_known_answer_compare(enum lathe_dtype dtype, const uint8_t *want, const uint8_t *got, uint64_t bytes,
+                                struct lathe_known_answer_result *out);
 /* The coarsest rounding among the steps of a plan. */
 enum lathe_rounding {
     LATHE_ROUNDS_NOTHING,

@@ -18,10 +18,11 @@ struct lathe_pass_options {
     /* static shapes: the buckets that the graph is for, one once their plans are made apart; none: bounded */
     const struct lathe_bucket *buckets;
     unsigned bucket_count;
-    bool exact_folds; /* fold only what gives the same bits wherever it is computed: moves, integers, comparisons */
-    bool bf16;        /* products with constant matrices in bf16 */
-    bool cast_all;    /* every tensor too; goes with bf16 */
-    bool int8;        /* products in 8 bits come later: the source's own quantization of activations need not stay */
+    bool exact_folds;    /* fold only what gives the same bits wherever it is computed: moves, integers, comparisons */
+    bool bf16;           /* products with constant matrices in bf16 */
+    bool bf16_attention; /* those of attention too, where that pays; goes with bf16 */
+    bool cast_all;       /* every tensor too; goes with bf16 */
+    bool int8;           /* products in 8 bits come later: the source's own quantization of activations need not stay */
     const struct lathe_quantize_options *quantize; /* NULL: products stay in f32 */
 };
 

@@ -1,7 +1,7 @@
-/* --precision bf16: attention whose products run in bf16 where that pays: on targets with bf16 dot products. Queries,
- * keys, values and the weights of softmax are rounded; scores and sums stay in f32 (runtime/kernels/kernel.h). Nothing
- * but the attribute `bits` changes in the graph. The report has a line for each attention. `--disable round_attention`
- * keeps all of them in f32. */
+/* --precision bf16 without a cast policy: attention whose products run in bf16 where that pays: on targets with bf16
+ * dot products. Queries, keys, values and the weights of softmax are rounded; scores and sums stay in f32
+ * (runtime/kernels/kernel.h). Nothing but the attribute `bits` changes in the graph. The report has a line for each
+ * attention. `--disable round_attention` keeps all of them in f32. */
 #include "match.h"
 #include "report.h"
 
@@ -30,7 +30,7 @@ static const char *why_not(const struct lathe_pass_ctx *ctx, lathe_node_id n, ch
 
 enum lathe_status lathe_pass_round_attention(struct lathe_pass_ctx *ctx) {
     static const enum lathe_op ops[] = {LATHE_OP_ATTENTION, LATHE_OP_ATTENTION_ROWS};
-    if (!ctx->options || !ctx->options->bf16)
+    if (!ctx->options || !ctx->options->bf16_attention)
         return LATHE_OK;
     for (unsigned k = 0; k < 2; k++) {
         uint32_t count;

@@ -7,6 +7,7 @@
 #include "plan.h"
 
 #include <dirent.h>
+#include <math.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -84,6 +85,34 @@ static void test_compressed_weights(void **state) {
             LATHE_OK);
         assert_true(r.max_error == 0);
         free_built(both[i]);
+    }
+}
+
+static double error_between(enum lathe_dtype dtype, uint16_t want, uint16_t got) {
+    struct lathe_known_answer_result r = {0};
+    lathe_known_answer_compare(dtype, (const uint8_t *)&want, (const uint8_t *)&got, 2, &r);
+    return r.max_error;
+}
+
+/* Elements of 16 bits count by their value, and one step of their type is none. */
+static void test_narrow_answers(void **state) {
+    (void)state;
+    static const enum lathe_dtype types[] = {LATHE_F16, LATHE_BF16};
+    for (int i = 0; i < 2; i++) {
+        enum lathe_dtype t = types[i];
+        uint16_t one = t == LATHE_F16 ? 0x3c00 : 0x3f80, infinite = t == LATHE_F16 ? 0x7c00 : 0x7f80;
+        double step = t == LATHE_F16 ? 0x1p-10 : 0x1p-7;
+        assert_true(error_between(t, one, one) == 0);
+        assert_true(error_between(t, one, (uint16_t)(one + 1)) == 0);
+        assert_true(error_between(t, (uint16_t)(one + 1), one) == 0);
+        assert_true(error_between(t, one | 0x8000, (uint16_t)(one + 1) | 0x8000) == 0);
+        assert_true(error_between(t, 0, 0x8000) == 0);
+        assert_true(error_between(t, 1, 0x8000) == 0);
+        assert_true(error_between(t, one, (uint16_t)(one + 2)) == 2 * step);
+        assert_true(error_between(t, one, one | 0x8000) == 2);
+        assert_true(error_between(t, infinite, infinite) == 0);
+        assert_true(isinf(error_between(t, one, infinite)));
+        assert_true(isnan(error_between(t, infinite + 1, one)));
     }
 }
 
@@ -340,9 +369,10 @@ static void test_memory_plan(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_bytes),     cmocka_unit_test(test_compressed_weights),
-        cmocka_unit_test(test_packed_weight),  cmocka_unit_test(test_packed_bf16),
-        cmocka_unit_test(test_all_or_nothing), cmocka_unit_test(test_refused_graphs),
-        cmocka_unit_test(test_packed_rows),    cmocka_unit_test(test_memory_plan),
+        cmocka_unit_test(test_narrow_answers), cmocka_unit_test(test_packed_weight),
+        cmocka_unit_test(test_packed_bf16),    cmocka_unit_test(test_all_or_nothing),
+        cmocka_unit_test(test_refused_graphs), cmocka_unit_test(test_packed_rows),
+        cmocka_unit_test(test_memory_plan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -101,7 +101,7 @@ static void run_case(void **state) {
     float *before = outputs(c, g, &count);
     assert_int_equal(lathe_pass_round_attention(&ctx), LATHE_OK);
     assert_int_equal(ctx.changes, 0); /* only with that precision */
-    options.bf16 = true;
+    options.bf16 = options.bf16_attention = true;
     if (lathe_pass_round_attention(&ctx) != LATHE_OK || lathe_graph_check(g, &diag) != LATHE_OK)
         fail_msg("%s: %s", c->name, diag.text);
     assert_int_equal(ctx.changes, c->rounded);
