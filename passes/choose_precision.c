@@ -1,5 +1,5 @@
 /* --precision bf16: linear layers on constant weights become linear_bf16. Their weights stay what they are in the graph
- * and are rounded when they are packed; attention is round_attention's; norms, softmax, residual sums and everything
+ * and are rounded when they are packed; attention is narrow_attention.c's; norms, softmax, residual sums and everything
  * else stay in f32. The report has a line for each layer. Does nothing for other precisions. */
 #include "kernel_bf16.h"
 #include "match.h"

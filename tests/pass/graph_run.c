@@ -3,8 +3,12 @@
 
 #include "kernel.h"
 
+#include <setjmp.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include <cmocka.h>
 
 static bool give_memory(struct lathe_tensor *t) {
     size_t bytes = (size_t)lathe_tensor_count(t) * lathe_dtype_bytes(t->dtype);
@@ -124,4 +128,33 @@ void graph_run_end(struct graph_run *run) {
         free(run->tensors[v].data);
     free(run->tensors);
     run->tensors = NULL;
+}
+
+float *graph_run_output(struct lathe_graph *g, const int64_t *symbols, const char *name, int64_t *count) {
+    struct graph_run run;
+    static struct lathe_diag diag;
+    unsigned seed = 7;
+    lathe_diag_reset(&diag);
+    if (graph_run_begin(&run, g, symbols, &diag) != LATHE_OK)
+        fail_msg("%s: %s", name, diag.text);
+    for (uint32_t i = 0; i < g->input_count; i++) {
+        struct lathe_tensor *t = &run.tensors[g->inputs[i]];
+        for (int64_t k = 0; k < lathe_tensor_count(t); k++) {
+            seed = seed * 1664525u + 1013904223u;
+            if (t->dtype == LATHE_F32)
+                ((float *)t->data)[k] = (float)(int)seed * 0x1p-30f;
+            else
+                ((int64_t *)t->data)[k] = k % 37 < 30;
+        }
+    }
+    if (graph_run_nodes(&run, &diag) != LATHE_OK)
+        fail_msg("%s: %s", name, diag.text);
+    const struct lathe_tensor *y = &run.tensors[g->outputs[g->output_count - 1]];
+    assert_int_equal(y->dtype, LATHE_F32);
+    *count = lathe_tensor_count(y);
+    float *copy = malloc(((size_t)*count + 1) * sizeof *copy);
+    assert_non_null(copy);
+    memcpy(copy, y->data, (size_t)*count * sizeof *copy);
+    graph_run_end(&run);
+    return copy;
 }
