@@ -193,17 +193,14 @@ static void attention(const struct step *c) {
     double scores = queries * keys * heads;
     c->out->kind = LATHE_COST_ATTENTION;
     c->out->products = scores * (d + dv);
-    double rate = rate_of(c, cost->f32) * (cost->attention > 0 ? cost->attention : 1);
-    double exponential = cost->exp;
-    if (attr(c, LATHE_ATTR_BITS, 0) ==
-        8) { /* outputs of few keys take two products; exponentials are made in 16 bits */
-        rate = rate_of(c, cost->int8) * (cost->attention > 0 ? cost->attention : 1);
+    int64_t bits = attr(c, LATHE_ATTR_BITS, 0);
+    double rate = rate_of(c, bits == 8 ? cost->int8 : bits == 16 ? cost->bf16 : cost->f32), exponential = cost->exp;
+    rate *= cost->attention > 0 ? cost->attention : 1;
+    if (bits == 8) {
+        exponential *= 0.45; /* made in 16 bits */
         if (keys <= LATHE_Q8_FINE)
-            rate = rate * (d + dv) / (d + 2 * dv);
-        exponential = cost->exp * 0.45;
+            rate *= (d + dv) / (d + 2 * dv); /* two products with the values */
     }
-    if (attr(c, LATHE_ATTR_BITS, 0) == 16)
-        rate = rate_of(c, cost->bf16) * (cost->attention > 0 ? cost->attention : 1);
     /* The keys of each head are laid out for the products first. */
     double laid_out = keys * heads * (d + dv) * (packed ? (double)c->m->batch : dim_of(c, y, 0)) * cost->element;
     c->out->compute_ns = (c->out->products / rate + (scores * exponential + laid_out) / c->cycles) * c->share;
@@ -343,8 +340,6 @@ void lathe_cost_step(const struct lathe_cost_model *m, uint32_t step, struct lat
     out->overhead_ns = 1e3 * m->target->cost.step_us;
     out->ns = together(out->compute_ns, out->memory_ns) + out->overhead_ns;
 }
-
-/* ---- the plan being made */
 
 bool lathe_cost_steps(struct lathe_lowered *l) {
     struct lathe_fmt_plan head;

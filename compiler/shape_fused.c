@@ -1,4 +1,5 @@
 /* Attention in the forms of the source, and the operators that passes make. */
+#include "kernel_q8.h"
 #include "shape_internal.h"
 
 /* Scaled dot product attention: q [B,N,S,D], k [B,M,T,D], v [B,M,T,E], mask broadcastable to [B,N,S,T]. */
@@ -90,9 +91,9 @@ static enum lathe_status need_blocks(struct shape_ctx *c, int64_t block, lathe_d
     if (!lathe_dim_is_const(c->g->dims, k, &steps) || !lathe_dim_is_const(c->g->dims, n, &columns) || steps < 1 ||
         columns < 1)
         return lathe_shape_fail(c, LATHE_MSG_SHAPE_MISMATCH, "weights of unknown size in blocks");
-    if (block < 8 || block % 8 || block > 16384)
-        return lathe_shape_fail(c, LATHE_MSG_SHAPE_MISMATCH, "blocks of %lld are no multiple of 8 up to 16384",
-                                (long long)block);
+    if (!lathe_q8_is_block(block))
+        return lathe_shape_fail(c, LATHE_MSG_SHAPE_MISMATCH, "blocks of %lld are no multiple of %d up to %d",
+                                (long long)block, LATHE_Q8_BLOCK_STEP, LATHE_Q8_MAX_BLOCK);
     const int64_t want[3] = {(columns - 1) / 16 + 1, (steps - 1) / block + 1, 16};
     for (uint32_t i = 2; i < 8; i += 5) {
         lathe_value_id v = lathe_shape_in(c, i);

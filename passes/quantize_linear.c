@@ -4,6 +4,7 @@
  * a calibration (--precision int8 or auto). */
 #include "bound_sums.h"
 #include "calibration.h"
+#include "kernel_q8.h"
 #include "match.h"
 #include "products_kept.h"
 #include "quantize_weights.h"
@@ -17,10 +18,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MIN_N  16 /* a panel: with fewer columns most of it is padding */
-#define MIN_K  16
-#define MAX_K  65793 /* longer sums could leave 32 bits */
-#define NARROW 64    /* two products with 8-bit inputs fit 16 bits */
+#define MIN_N 16 /* a panel: with fewer columns most of it is padding */
+#define MIN_K 16
 /* Sums of several groups of 4 in 16 bits bind the weights the more the longer they are (bound_sums.h). A layer whose
  * error is larger than the first takes shorter ones, if that takes the second share of its error away at least. All
  * products of MiniLM-L6 are below 0.02 with 4 groups, and its cosine with f32 as u8s7 has it. */
@@ -38,7 +37,7 @@ struct lathe_quantized_weight {
     unsigned bits;        /* of the inputs */
     unsigned sums;        /* groups whose products fit 16 bits together, when that is of use */
     double longer;        /* the error with sums twice as long, which were given up; 0: none were */
-    bool narrow;          /* no weight is beyond NARROW, and that is of use */
+    bool narrow;          /* no weight is beyond LATHE_Q8_NARROW, and that is of use */
     lathe_value_id table; /* the constant, when it is looked up as well; LATHE_NONE */
     char rounded[96];     /* why numbers in few bits were rounded anew; empty: they were not */
     struct lathe_calibration_input pooled;
@@ -78,8 +77,9 @@ static const char *why_not(struct lathe_pass_ctx *ctx, lathe_node_id n, const st
                  (long long)weights->n, MIN_K, MIN_N);
         return buffer;
     }
-    if (weights->k > MAX_K) {
-        snprintf(buffer, size, "sums over %lld products could leave 32 bits (limit %d)", (long long)weights->k, MAX_K);
+    if (weights->k > (int64_t)LATHE_Q8_MAX_K) {
+        snprintf(buffer, size, "sums over %lld products could leave 32 bits (limit %d)", (long long)weights->k,
+                 (int)LATHE_Q8_MAX_K);
         return buffer;
     }
     if (runs_once(g, g->nodes[n].in[0]) && !are_bytes(weights) && weights->k * weights->n < ONCE_WEIGHTS)
@@ -203,7 +203,7 @@ static void convert(struct lathe_pass_ctx *ctx, lathe_node_id n, const struct la
     lathe_node_set_int(g, n, LATHE_ATTR_TRANS_B, 1);
     lathe_node_set_int(g, n, LATHE_ATTR_BITS, s->bits);
     if (s->narrow)
-        lathe_node_set_int(g, n, LATHE_ATTR_MAX, NARROW);
+        lathe_node_set_int(g, n, LATHE_ATTR_MAX, LATHE_Q8_NARROW);
     if (s->sums)
         lathe_node_set_int(g, n, LATHE_ATTR_SUM16, s->sums);
     if (s->layer.block)
@@ -265,7 +265,7 @@ static void tell_quantized(struct lathe_pass_ctx *ctx, lathe_node_id n, const st
 
 static const struct lathe_q8_settings scheme_settings[] = {
     [LATHE_INT8_U8S8] = {.bits = 8, .weight_max = 127},
-    [LATHE_INT8_U8S7] = {.bits = 8, .weight_max = NARROW},
+    [LATHE_INT8_U8S7] = {.bits = 8, .weight_max = LATHE_Q8_NARROW},
     [LATHE_INT8_U7S8] = {.bits = 7, .weight_max = 127},
     [LATHE_INT8_U7S7_PAIRS] = {.bits = 7, .weight_max = 63},
     [LATHE_INT8_SUM1] = {.bits = 8, .weight_max = 127, .sums = 1},
@@ -298,15 +298,16 @@ static enum lathe_status quantize(struct lathe_pass_ctx *ctx, struct lathe_quant
         if (settings.given && !s->layer.w)
             return lathe_fail(ctx->diag, LATHE_MSG_NO_MEMORY, "quantize_linear: out of memory");
         if (settings.given && scheme != LATHE_INT8_U8S8 &&
-            (s->layer.block ? s->layer.high > NARROW
+            (s->layer.block ? s->layer.high > LATHE_Q8_NARROW
                             : !lathe_sum16_groups(s->layer.w, weights->n, weights->k, settings.bits)))
             settings.bits = 7; /* numbers of the source or of a table: the inputs give way */
-        if (s->reused && s->layer.block && s->layer.high <= NARROW)
+        if (s->reused && s->layer.block && s->layer.high <= LATHE_Q8_NARROW)
             settings.bits = 8; /* pairs of products fit 16 bits whatever the scheme */
         if (s->reused && s->layer.block && !lathe_smooth_blocks(weights, &s->pooled, g->arena, &s->layer))
             return lathe_fail(ctx->diag, LATHE_MSG_NO_MEMORY, "quantize_linear: out of memory");
         s->bits = settings.bits;
-        s->narrow = settings.bits == 8 && (scheme == LATHE_INT8_U8S7 || (s->layer.block && s->layer.high <= NARROW));
+        s->narrow =
+            settings.bits == 8 && (scheme == LATHE_INT8_U8S7 || (s->layer.block && s->layer.high <= LATHE_Q8_NARROW));
         LATHE_TRY(lathe_quantize_weights(weights, &s->pooled, &settings, g->arena, &s->layer, ctx->diag));
         while (!settings.given && settings.sums > 1 && s->layer.error > SUMS_ERROR) {
             struct lathe_q8_layer shorter;

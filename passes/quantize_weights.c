@@ -23,6 +23,7 @@
 
 #include "arena.h"
 #include "bound_sums.h"
+#include "kernel_q8.h"
 #include "threads.h"
 
 #include <float.h>
@@ -134,8 +135,7 @@ static void largest(const float *w, int64_t k, float out[LANES]) {
 }
 
 /* Where sums are bound, a scale may be so large that few weights are beyond half the range, or so small that many are
- * cut: the trials begin at the largest weight at NARROW. */
-#define NARROW 64.0f
+ * cut: the trials begin at the largest weight at LATHE_Q8_NARROW. */
 
 /* The scale of each column of the block; `trial` is scratch of 16 k floats. */
 static void choose_scales(const struct rounding *j, const float *w, float *trial, float scale[LANES]) {
@@ -144,7 +144,7 @@ static void choose_scales(const struct rounding *j, const float *w, float *trial
                                     0.92f, 0.84f, 0.76f, 0.7f,  0.6f, 0.5f, 0};
     const float *shares = j->settings->sums ? of_sums : of_one;
     float top[LANES], best[LANES] = {0}, limit = (float)j->settings->weight_max;
-    float base = j->settings->sums ? NARROW : limit, most = (float)lathe_sum16_limit(j->settings->bits);
+    float base = j->settings->sums ? LATHE_Q8_NARROW : limit, most = (float)lathe_sum16_limit(j->settings->bits);
     largest(w, j->k, top);
     for (size_t t = 0; shares[t] > 0; t++) {
         float s[LANES], inverse[LANES], error[LANES] = {0};
@@ -418,7 +418,7 @@ struct trial {
 /* Error of some output columns with smoothing r (NULL: none) and rounding to the nearest. */
 static double try_smoothing(const struct trial *t, const float *r, float *unscale) {
     int64_t k = t->weights->k, blocks = (t->weights->n + LANES - 1) / LANES, tried = blocks < 6 ? blocks : 6;
-    float limit = t->settings->sums ? NARROW : (float)t->settings->weight_max;
+    float limit = t->settings->sums ? LATHE_Q8_NARROW : (float)t->settings->weight_max;
     double total = 0;
     for (int64_t i = 0; r && i < k; i++)
         unscale[i] = 1 / r[i];
@@ -464,7 +464,7 @@ static bool choose_smoothing(struct trial *t, const float *row_max, float *r, fl
     /* Weights are rounded for low error, inputs are not: the more of the load goes to the weights, unless they have 7
      * bits. u8s8 with 0.5, 0.6, 0.7 on 1000 sentences that are no calibration: mean 0.99943, 0.99950, 0.99941, minimum
      * 0.9976, 0.9982, 0.9958. */
-    double exponent = t->settings->weight_max > 64 ? 0.6 : 0.5, plain = try_smoothing(t, NULL, unscale);
+    double exponent = t->settings->weight_max > LATHE_Q8_NARROW ? 0.6 : 0.5, plain = try_smoothing(t, NULL, unscale);
     memset(unscale, 0, (size_t)t->weights->k * sizeof *unscale);
     column_reach(t->input, unscale);
     smoothing(unscale, row_max, t->weights->k, exponent, r);

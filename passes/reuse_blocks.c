@@ -1,10 +1,12 @@
 /* Weights with scales a block of K, as linear_q8 takes them with block_size. */
 #include "reuse_weights.h"
 
+#include "kernel_q8.h"
+
 #include <math.h>
 #include <stdio.h>
 
-enum { LEAST = 8, MOST = 16384, PANEL = 16 }; /* steps of a block: see runtime/kernels/kernel_q8.h; columns */
+enum { PANEL = 16 }; /* columns */
 
 /* The axis of the stored matrix that K runs along. */
 static int k_axis(const struct lathe_weight_part *p) {
@@ -129,9 +131,10 @@ bool lathe_scale_blocks(const struct lathe_weight_reader *weights, const float *
 enum lathe_reuse lathe_reuse_blocks(const struct lathe_weight_reader *weights, int64_t block, bool halves, int most,
                                     struct lathe_arena *arena, struct lathe_q8_layer *out, char *why, size_t size) {
     if (block >= weights->k)
-        block = (weights->k + LEAST - 1) / LEAST * LEAST;
-    if (block % LEAST || block > MOST) {
-        snprintf(why, size, "blocks of %lld are no multiple of %d up to %d", (long long)block, LEAST, MOST);
+        block = (weights->k + LATHE_Q8_BLOCK_STEP - 1) / LATHE_Q8_BLOCK_STEP * LATHE_Q8_BLOCK_STEP;
+    if (!lathe_q8_is_block(block)) {
+        snprintf(why, size, "blocks of %lld are no multiple of %d up to %d", (long long)block, LATHE_Q8_BLOCK_STEP,
+                 LATHE_Q8_MAX_BLOCK);
         return LATHE_REUSE_REFUSED;
     }
     struct form form = form_of(weights, block, halves);

@@ -7,7 +7,8 @@
  * none does. Every fourth row of the sample takes no part, as in quantize_weights.c.
  *
  * Measured on MiniLM-L6 with MatMulNBits of 4 bits in blocks of 32 and of 128 against f32 of the same graph, 256 real
- * sentences, cosine of token rows, mean / min: without 0.99898 / 0.9948 and 0.99895 / 0.9931. */
+ * sentences, cosine of token rows, mean / min: 0.99917 / 0.9958 and 0.99898 / 0.9939, without it 0.99898 / 0.9948 and
+ * 0.99895 / 0.9931. */
 #include "reuse_weights.h"
 
 #include "arena.h"

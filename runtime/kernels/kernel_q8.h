@@ -101,11 +101,15 @@ struct lathe_gemm_q8_tile {
 };
 typedef void (*lathe_gemm_q8_fn)(const struct lathe_gemm_q8_tile *tile);
 
-#define LATHE_Q8_MAX_BLOCK ((size_t)16384)
+#define LATHE_Q8_BLOCK_STEP 8 /* a block is a multiple of it, */
+#define LATHE_Q8_MAX_BLOCK  16384
+static inline bool lathe_q8_is_block(int64_t block) {
+    return block >= LATHE_Q8_BLOCK_STEP && block <= LATHE_Q8_MAX_BLOCK && block % LATHE_Q8_BLOCK_STEP == 0;
+}
 
 /* Weights with blocks. Cells of a panel: [blocks][16], columns past n zero; panel after panel. */
 struct lathe_gemm_q8_blocks {
-    size_t block; /* a multiple of 8, at most LATHE_Q8_MAX_BLOCK; the last one of k may be shorter */
+    size_t block; /* lathe_q8_is_block; the last one of k may be shorter */
     size_t count; /* ceil(k / block) */
     bool halves;  /* packing S4_N16K8, else S8_N16K4 */
     const float *scale;

@@ -27,7 +27,7 @@ static bool has_count(const struct lathe_tensor *t, int64_t count, bool needed) 
 static bool blocks_of(const struct lathe_op_call *call, int64_t block, int64_t k, int64_t n, bool halves,
                       struct lathe_gemm_q8_blocks *out) {
     const struct lathe_tensor *zero = lathe_operand(call, W_ZERO);
-    if (block < 8 || block % 8 || block > (int64_t)LATHE_Q8_MAX_BLOCK)
+    if (!lathe_q8_is_block(block))
         return false;
     int64_t count = k > 0 ? (k - 1) / block + 1 : 0, cells;
     if (!lathe_mul_i64(count * 16, (n + 15) / 16, &cells) || !has_count(lathe_operand(call, W_SCALE), cells, true) ||

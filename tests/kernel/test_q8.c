@@ -35,21 +35,6 @@ static const struct gemm_row gemm_rows[] = {
 #define QUANTIZE_ROWS (sizeof quantize_rows / sizeof *quantize_rows)
 #define GEMM_ROWS     (sizeof gemm_rows / sizeof *gemm_rows)
 
-/* Rows whose only foreign instruction is trapped run too, slowly: in the tests of tiles, but not on an emulated CPU. */
-static bool trapped(uint64_t bits) {
-    if (test_quick)
-        return false;
-    uint64_t missing = bits & ~lathe_cpu_bits();
-    /* anew in each test: cmocka has a handler of its own */
-    return missing == LATHE_CPU_MASK(LATHE_CPU_AVX_VNNI) && trap_avxvnni();
-}
-
-static bool runs(const char *name, uint64_t bits) {
-    bool native = test_can_run(bits), slow = trapped(bits);
-    print_message("%s: %s\n", native ? "run" : slow ? "run by traps" : "skipped here", name);
-    return native || slow;
-}
-
 /* Groups of 4 of K whose products fit 16 bits together, as the family wants them; 0: it takes all. */
 static unsigned sums_of(const struct gemm_row *row) {
     static const char *const families[] = {"gemm_u7s8", "gemm_sum2", "gemm_sum4"};
@@ -163,7 +148,7 @@ static void fill_row(size_t k, float *x, unsigned kind) {
 static void quantize(void **state) {
     (void)state;
     for (size_t r = 0; r < QUANTIZE_ROWS; r++) {
-        if (!runs(quantize_rows[r].name, quantize_rows[r].bits))
+        if (!test_runs(quantize_rows[r].name, quantize_rows[r].bits))
             continue;
         for (size_t k = 0; k < 200; k++)
             for (unsigned kind = 0; kind < 10; kind++) {
@@ -278,14 +263,14 @@ static void sums(void **state) {
     static const size_t ks[] = {0, 1, 3, 4, 5, 8, 31, 64, 130};
     static const size_t ns[] = {1, 2, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 100};
     for (size_t r = 0; r < GEMM_ROWS; r++) {
-        if (!runs(gemm_rows[r].name, gemm_rows[r].bits))
+        if (!test_runs(gemm_rows[r].name, gemm_rows[r].bits))
             continue;
         for (size_t m = 1; m <= gemm_rows[r].mr; m++)
-            for (size_t i = 0; i < sizeof ns / sizeof *ns; i += trapped(gemm_rows[r].bits) ? 4 : 1)
+            for (size_t i = 0; i < sizeof ns / sizeof *ns; i += test_traps(gemm_rows[r].bits) ? 4 : 1)
                 for (size_t j = 0; j < sizeof ks / sizeof *ks; j++)
                     if (!test_left_out(8))
                         one_tile(&gemm_rows[r], m, ns[i], ks[j], (m + i + j) % 2, (m + i + j) / 2 % 2);
-        one_tile(&gemm_rows[r], trapped(gemm_rows[r].bits) ? 1 : gemm_rows[r].mr, 3, LATHE_Q8_MAX_K, true, true);
+        one_tile(&gemm_rows[r], test_traps(gemm_rows[r].bits) ? 1 : gemm_rows[r].mr, 3, LATHE_Q8_MAX_K, true, true);
     }
 }
 
@@ -353,7 +338,7 @@ static void epilogue(void **state) {
     (void)state;
     for (size_t r = 0; r < GEMM_ROWS; r++)
         for (unsigned round = 0; round < 300; round++) {
-            if (!test_can_run(gemm_rows[r].bits) && !trapped(gemm_rows[r].bits))
+            if (!test_can_run(gemm_rows[r].bits) && !test_traps(gemm_rows[r].bits))
                 break;
             if (test_left_out(8))
                 continue;

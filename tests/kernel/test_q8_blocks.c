@@ -26,17 +26,6 @@ static const struct block_row rows[] = {
 #undef KERNEL
 #define ROWS (sizeof rows / sizeof *rows)
 
-static bool trapped(uint64_t bits) {
-    uint64_t missing = bits & ~lathe_cpu_bits();
-    return missing == LATHE_CPU_MASK(LATHE_CPU_AVX_VNNI) && trap_avxvnni();
-}
-
-static bool runs(const char *name, uint64_t bits) {
-    bool native = test_can_run(bits), slow = trapped(bits);
-    print_message("%s: %s\n", native ? "run" : slow ? "run by traps" : "skipped here", name);
-    return native || slow;
-}
-
 static bool takes_seven(const struct block_row *row) {
     return strcmp(row->family, "gemm_u7s8_blocks") == 0;
 }
@@ -227,9 +216,9 @@ static void tiles(void **state) {
     static const size_t ns[] = {1, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 100};
     static const size_t blocks[] = {8, 16, 24, 32, 128, 512};
     for (size_t r = 0; r < ROWS; r++) {
-        if (!runs(rows[r].name, rows[r].bits))
+        if (!test_runs(rows[r].name, rows[r].bits))
             continue;
-        size_t step = trapped(rows[r].bits) ? 5 : 1;
+        size_t step = test_traps(rows[r].bits) ? 5 : 1;
         for (size_t m = 1; m <= rows[r].mr; m++)
             for (size_t i = 0; i < sizeof ns / sizeof *ns; i += step)
                 for (size_t j = 0; j < sizeof ks / sizeof *ks; j++)

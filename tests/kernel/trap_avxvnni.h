@@ -4,6 +4,8 @@
 #ifndef LATHE_TRAP_AVXVNNI_H
 #define LATHE_TRAP_AVXVNNI_H
 
+#include "kernel_test.h"
+
 #include <stdbool.h>
 
 #if defined(__x86_64__) && defined(__linux__)
@@ -106,4 +108,18 @@ static inline bool trap_avxvnni(void) {
     return false;
 }
 #endif
+
+/* Rows whose only foreign instruction is trapped run too, slowly, but not on an emulated CPU. To be asked anew in each
+ * test: cmocka has a handler of its own. */
+static inline bool test_traps(uint64_t bits) {
+    uint64_t missing = bits & ~lathe_cpu_bits();
+    return !test_quick && missing == LATHE_CPU_MASK(LATHE_CPU_AVX_VNNI) && trap_avxvnni();
+}
+
+/* Does a row run here, this way or natively? Says so. */
+static inline bool test_runs(const char *name, uint64_t bits) {
+    bool native = test_can_run(bits), slow = test_traps(bits);
+    print_message("%s: %s\n", native ? "run" : slow ? "run by traps" : "skipped here", name);
+    return native || slow;
+}
 #endif
