@@ -23,9 +23,9 @@ static inline __attribute__((always_inline)) vi q8b_zero_pairs(const int8_t *zer
 }
 
 /* Rows [row, row + rows) of a tile; *e is its epilogue. */
-static inline struct lathe_gemm_q8b_tile q8b_rows(const struct lathe_gemm_q8b_tile *tile, size_t row, size_t rows,
-                                                  struct lathe_gemm_q8_epilogue *e) {
-    struct lathe_gemm_q8b_tile part = *tile;
+static inline struct lathe_gemm_q8_tile q8b_rows(const struct lathe_gemm_q8_tile *tile, size_t row, size_t rows,
+                                                 struct lathe_gemm_q8_epilogue *e) {
+    struct lathe_gemm_q8_tile part = *tile;
     part.rows = rows;
     part.a += row * tile->lda;
     part.x_sum += row * tile->ldx_sum;
@@ -39,13 +39,14 @@ static inline struct lathe_gemm_q8b_tile q8b_rows(const struct lathe_gemm_q8b_ti
 }
 
 /* Columns [column, column + cols) of the tile from their f32 sums. */
-static __attribute__((noinline)) void q8b_finish(const struct lathe_gemm_q8b_tile *tile, size_t column, size_t cols,
+static __attribute__((noinline)) void q8b_finish(const struct lathe_gemm_q8_tile *tile, size_t column, size_t cols,
                                                  const float *sums, size_t ld) {
     const struct lathe_gemm_q8_epilogue *e = tile->epilogue;
     for (size_t j = 0; j < cols; j += VN) {
         size_t n = cols - j < VN ? cols - j : VN, at = column + j;
         bool whole = n == VN;
-        vf w_sum = whole ? v_load(tile->blocks.w_sum + at) : v_load_n(tile->blocks.w_sum + at, n), bias = v_set1(0.0f);
+        vf w_sum = whole ? v_load(tile->blocks->w_sum + at) : v_load_n(tile->blocks->w_sum + at, n),
+           bias = v_set1(0.0f);
         if (e->bias)
             bias = whole ? v_load(e->bias + at) : v_load_n(e->bias + at, n);
         for (size_t r = 0; r < tile->rows; r++) {
@@ -102,13 +103,13 @@ static inline __attribute__((always_inline)) void Q8B_NAME(block_step)(const siz
 }
 
 static inline __attribute__((always_inline)) void Q8B_NAME(block_panels)(const size_t rows, const size_t panels,
-                                                                         const struct lathe_gemm_q8b_tile *tile,
+                                                                         const struct lathe_gemm_q8_tile *tile,
                                                                          size_t column, size_t cols) {
     const size_t vectors = panels * Q8_VP;
-    size_t lda = tile->lda, stride = tile->panel_stride, count = tile->blocks.count, block = tile->blocks.block;
+    size_t lda = tile->lda, stride = tile->panel_stride, count = tile->blocks->count, block = tile->blocks->block;
     size_t cell = column / 16 * count * 16;
-    const float *scale = tile->blocks.scale + cell;
-    const int8_t *zero = tile->blocks.zero ? tile->blocks.zero + cell : NULL;
+    const float *scale = tile->blocks->scale + cell;
+    const int8_t *zero = tile->blocks->zero ? tile->blocks->zero + cell : NULL;
     const int8_t *b = tile->b + column / 16 * stride;
     const uint8_t *a[(Q8B_MR + 2) / 3];
     LATHE_UNROLL
@@ -185,10 +186,10 @@ static inline __attribute__((always_inline)) void Q8B_NAME(block_panels)(const s
 }
 
 /* The rest of the columns, one panel and two rows at a time: less code. */
-static __attribute__((noinline)) void Q8B_NAME(block_rest)(const struct lathe_gemm_q8b_tile *tile, size_t column) {
+static __attribute__((noinline)) void Q8B_NAME(block_rest)(const struct lathe_gemm_q8_tile *tile, size_t column) {
     for (size_t r = 0; r < tile->rows; r += 2) {
         struct lathe_gemm_q8_epilogue e;
-        struct lathe_gemm_q8b_tile part = q8b_rows(tile, r, tile->rows - r < 2 ? 1 : 2, &e);
+        struct lathe_gemm_q8_tile part = q8b_rows(tile, r, tile->rows - r < 2 ? 1 : 2, &e);
         for (size_t j = column; j < tile->cols; j += 16) {
             size_t cols = tile->cols - j < 16 ? tile->cols - j : 16;
             if (part.rows == 2)
@@ -199,12 +200,12 @@ static __attribute__((noinline)) void Q8B_NAME(block_rest)(const struct lathe_ge
     }
 }
 
-static void Q8B_NAME(block_tile)(const struct lathe_gemm_q8b_tile *tile) {
+static void Q8B_NAME(block_tile)(const struct lathe_gemm_q8_tile *tile) {
     for (size_t r = 0, rows = 0; r < tile->rows; r += rows) {
         struct lathe_gemm_q8_epilogue e;
         size_t left = tile->rows - r, j = 0;
         rows = left >= Q8B_MR ? Q8B_MR : left >= 4 ? 4 : left >= 2 ? 2 : 1;
-        struct lathe_gemm_q8b_tile part = q8b_rows(tile, r, rows, &e);
+        struct lathe_gemm_q8_tile part = q8b_rows(tile, r, rows, &e);
         for (size_t width = rows > 2 ? Q8B_WIDTH : Q8B_LONG; j + width * 16 - 16 < tile->cols; j += width * 16) {
             size_t cols = tile->cols - j < width * 16 ? tile->cols - j : width * 16;
             if (rows == Q8B_MR)

@@ -124,28 +124,25 @@ void lathe_gemm_q8_prepare(const struct lathe_kernels *kernels, const struct lat
 /* What a thread does of a product. */
 struct share {
     const struct lathe_gemm_q8_kernel *kernel;
-    const struct lathe_gemm_q8b_kernel *blocks; /* used instead when the weights have blocks */
-    struct lathe_gemm_part part[3];             /* all of the same rows, none empty */
+    struct lathe_gemm_part part[3]; /* all of the same rows, none empty */
     unsigned count;
     unsigned turn, turns; /* threads that read the same panels begin at different ones: each comes from memory once */
 };
 
 static const struct lathe_gemm_q8_kernel *kernel_of(const struct lathe_kernels *kernels,
                                                     const struct lathe_gemm_q8 *p) {
-    if (p->sums >= 4)
-        return &kernels->gemm_sum4;
+    bool pairs_fit = p->sums || p->levels == 127;
+    if (p->blocks)
+        return pairs_fit ? &kernels->gemm_u7s8_blocks : &kernels->gemm_u8s8_blocks;
     if (p->sums >= 2)
-        return &kernels->gemm_sum2;
-    return p->sums || p->levels == 127 ? &kernels->gemm_u7s8 : &kernels->gemm_u8s8;
+        return p->sums >= 4 ? &kernels->gemm_sum4 : &kernels->gemm_sum2;
+    return pairs_fit ? &kernels->gemm_u7s8 : &kernels->gemm_u8s8;
 }
 
 static struct share share_of(const struct lathe_kernels *kernels, const struct lathe_gemm_q8 *p,
                              const struct lathe_team *team) {
-    bool wide = p->levels > 127 && !p->sums;
-    struct share share = {.kernel = kernel_of(kernels, p),
-                          .blocks = wide ? &kernels->gemm_u8s8_blocks : &kernels->gemm_u7s8_blocks};
-    unsigned nr = p->blocks ? share.blocks->nr : share.kernel->nr;
-    struct lathe_gemm_split split = {p->m, p->n, nr / 16, 3, 8, lathe_own_rows_q8(p->k, p->n)};
+    struct share share = {.kernel = kernel_of(kernels, p)};
+    struct lathe_gemm_split split = {p->m, p->n, share.kernel->nr / 16, 3, 8, lathe_own_rows_q8(p->k, p->n)};
     if (p->heads) {
         int64_t h0, h1;
         lathe_team_split(team, p->heads->heads, 1, &h0, &h1);
@@ -180,104 +177,82 @@ static bool later_pays(const struct lathe_gemm_q8 *p) {
     return p->m * (p->turns > 1 ? p->turns : 1) >= 16;
 }
 
-/* Columns [n0, n1) of a block; `panels` begins with column n0. */
-static void run_block(const struct block *block, size_t n0, size_t n1, const int8_t *panels) {
-    const struct lathe_gemm_q8 *p = block->product;
-    size_t rows = block->m1 - block->m0, tiles = (rows + block->share->kernel->mr - 1) / block->share->kernel->mr;
-    size_t k = (p->k + 3) / 4 * 4, lda = row_bytes(p->k);
-    struct lathe_gemm_q8_epilogue e = p->epilogue;
-    struct lathe_gemm_q8_later later;
-    later.waiting = 0; /* and its buffer as it is */
-    struct lathe_gemm_q8_tile tile = {.k = k,
-                                      .lda = lda,
-                                      .panel_stride = 16 * k,
-                                      .ldc = p->ldy,
-                                      .epilogue = &e,
-                                      .later = later_pays(p) ? &later : NULL};
-    size_t group = tiles == 1 ? n1 - n0 : block->share->kernel->nr, groups = (n1 - n0 + group - 1) / group;
-    for (size_t g = 0, at = groups * block->share->turn / block->share->turns; g < groups; g++) {
-        size_t j = n0 + at * group;
-        at = at + 1 < groups ? at + 1 : 0;
-        tile.cols = minimum(group, n1 - j);
-        tile.b = panels + (j - n0) * k;
-        e.w_scale = p->epilogue.w_scale + j;
-        e.w_sum = p->epilogue.w_sum + j;
-        e.bias = p->epilogue.bias ? p->epilogue.bias + j : NULL;
-        for (size_t i = 0; i < tiles; i++) {
-            size_t from = rows * i / tiles, to = rows * (i + 1) / tiles, row = block->m0 + from;
-            tile.rows = to - from;
-            tile.a = block->rows.a + from * lda;
-            tile.c = p->y + row * p->ldy + j;
-            if (tiles > 1) {
-                /* Each tile fetches its part of the next group. */
-                tile.fetch = panels + at * group * k + k * 16 / tiles * i / 64 * 64;
-                tile.fetch_step = 64 / tiles;
-            }
-            e.scale = block->rows.scale + from;
-            e.zero = block->rows.zero + from;
-            e.residual = p->epilogue.residual ? p->epilogue.residual + row * e.ldr + j : NULL;
-            block->share->kernel->fn(&tile);
-        }
-    }
-    tile.rows = 0;
-    block->share->kernel->fn(&tile);
-}
-
 static size_t panel_bytes(const struct lathe_gemm_q8 *p) {
     return p->blocks && p->blocks->halves ? (p->k + 7) / 8 * 64 : (p->k + 3) / 4 * 64;
 }
 
-/* The same of weights with blocks. */
-static void run_blocks(const struct block *block, size_t n0, size_t n1, const int8_t *panels) {
+/* Columns [n0, n1) of a block; `panels` begins with column n0. */
+static void run_block(const struct block *block, size_t n0, size_t n1, const int8_t *panels) {
     const struct lathe_gemm_q8 *p = block->product;
+    const struct lathe_gemm_q8_kernel *kernel = block->share->kernel;
     const struct lathe_gemm_q8_blocks *w = p->blocks;
-    size_t rows = block->m1 - block->m0, tiles = (rows + block->share->blocks->mr - 1) / block->share->blocks->mr;
-    size_t lda = row_bytes(p->k), k = w->halves ? (p->k + 7) / 8 * 8 : (p->k + 3) / 4 * 4;
-    size_t panel = panel_bytes(p);
+    struct lathe_gemm_q8_blocks cells = w ? *w : (struct lathe_gemm_q8_blocks){0};
+    size_t rows = block->m1 - block->m0, tiles = (rows + kernel->mr - 1) / kernel->mr;
+    size_t lda = row_bytes(p->k), panel = panel_bytes(p);
     struct lathe_gemm_q8_epilogue e = p->epilogue;
-    struct lathe_gemm_q8b_tile tile = {
-        .k = k, .lda = lda, .ldx_sum = w->count, .panel_stride = panel, .blocks = *w, .ldc = p->ldy, .epilogue = &e};
-    size_t group = tiles == 1 ? n1 - n0 : block->share->blocks->nr, groups = (n1 - n0 + group - 1) / group;
+    struct lathe_gemm_q8_later later;
+    later.waiting = 0; /* and its buffer as it is */
+    struct lathe_gemm_q8_tile tile = {.k = panel / (cells.halves ? 8 : 16),
+                                      .lda = lda,
+                                      .panel_stride = panel,
+                                      .blocks = w ? &cells : NULL,
+                                      .ldx_sum = cells.count,
+                                      .ldc = p->ldy,
+                                      .epilogue = &e,
+                                      .later = !w && later_pays(p) ? &later : NULL};
+    size_t group = tiles == 1 ? n1 - n0 : kernel->nr, groups = (n1 - n0 + group - 1) / group;
     for (size_t g = 0, at = groups * block->share->turn / block->share->turns; g < groups; g++) {
         size_t j = n0 + at * group;
         at = at + 1 < groups ? at + 1 : 0;
         tile.cols = minimum(group, n1 - j);
         tile.b = panels + (j - n0) / 16 * panel;
-        tile.blocks.scale = w->scale + j * w->count;
-        tile.blocks.zero = w->zero ? w->zero + j * w->count : NULL;
-        tile.blocks.w_sum = w->w_sum + j;
         e.bias = p->epilogue.bias ? p->epilogue.bias + j : NULL;
+        if (w) {
+            cells.scale = w->scale + j * w->count;
+            cells.zero = w->zero ? w->zero + j * w->count : NULL;
+            cells.w_sum = w->w_sum + j;
+        } else {
+            e.w_scale = p->epilogue.w_scale + j;
+            e.w_sum = p->epilogue.w_sum + j;
+        }
         for (size_t i = 0; i < tiles; i++) {
-            size_t from = i * block->share->blocks->mr, to = minimum(rows, from + block->share->blocks->mr),
-                   row = block->m0 + from;
-            tile.rows = to - from;
+            /* Tiles of like size, but with blocks: there few numbers of rows have code of their own. */
+            size_t from = w ? i * kernel->mr : rows * i / tiles, row = block->m0 + from;
+            tile.rows = w ? minimum(kernel->mr, rows - from) : rows * (i + 1) / tiles - from;
             tile.a = block->rows.a + from * lda;
-            tile.x_sum = block->rows.sums + from * w->count;
+            tile.x_sum = block->rows.sums + from * cells.count;
             tile.c = p->y + row * p->ldy + j;
+            if (tiles > 1 && !w) {
+                /* Each tile fetches its part of the next group. */
+                tile.fetch = panels + at * group / 16 * panel + panel / tiles * i / 64 * 64;
+                tile.fetch_step = 64 / tiles;
+            }
             e.scale = block->rows.scale + from;
             e.zero = block->rows.zero + from;
             e.residual = p->epilogue.residual ? p->epilogue.residual + row * e.ldr + j : NULL;
-            block->share->blocks->fn(&tile);
+            kernel->fn(&tile);
         }
     }
+    tile.rows = 0; /* what waits */
+    if (tile.later)
+        kernel->fn(&tile);
 }
 
 /* All columns of the thread's parts for a block of rows. */
 static void run_parts(const struct block *block, int8_t *w) {
     const struct lathe_gemm_q8 *p = block->product;
     const struct share *share = block->share;
-    void (*run)(const struct block *, size_t, size_t, const int8_t *) = p->blocks ? run_blocks : run_block;
     for (unsigned i = 0; i < share->count; i++) {
         const struct lathe_gemm_part *part = &share->part[i];
         if (p->panels) {
-            run(block, part->n0, part->n1, p->panels + part->n0 / 16 * panel_bytes(p));
+            run_block(block, part->n0, part->n1, p->panels + part->n0 / 16 * panel_bytes(p));
             continue;
         }
         for (size_t j = part->n0; j < part->n1; j += W_COLUMNS) {
             size_t end = minimum(part->n1, j + W_COLUMNS);
             lathe_pack_s8_n16k4(p->w, p->k, p->n, p->transposed ? p->k : p->n, p->transposed, j / 16, (end + 15) / 16,
                                 w);
-            run(block, j, end, w);
+            run_block(block, j, end, w);
         }
     }
 }

@@ -80,27 +80,6 @@ struct lathe_gemm_q8_later {
     const float *tail; /* NULL, or of the activation: the kernel's own */
 };
 
-/* c[r][j] = epilogue(sum over t of a[r][t] * w[t][j]) for up to MR rows and any number of panels. */
-struct lathe_gemm_q8_tile {
-    size_t rows,
-        cols;         /* rows <= MR, 0: only what waits is finished; whole panels are read, `cols` columns are stored */
-    size_t k;         /* padded: a multiple of 4 */
-    const uint8_t *a; /* rows with stride lda */
-    size_t lda;
-    const int8_t *b; /* panel p at b + p * panel_stride; packing S8_N16K4 has panel_stride 16 * k */
-    size_t panel_stride;
-    const int8_t *fetch; /* NULL, or what to bring into cache meanwhile: fetch_step bytes for every 4 steps of k (less
-                            than a line: spread evenly, which memory likes better than all at once), and as much one
-                            panel_stride further for each panel that goes through the registers */
-    size_t fetch_step;
-    float *c; /* row stride ldc */
-    size_t ldc;
-    int32_t *sums; /* when epilogue is NULL: the exact sums, row stride ldc, and c is not used */
-    const struct lathe_gemm_q8_epilogue *epilogue;
-    struct lathe_gemm_q8_later *later; /* NULL: the epilogue is done when the kernel returns */
-};
-typedef void (*lathe_gemm_q8_fn)(const struct lathe_gemm_q8_tile *tile);
-
 #define LATHE_Q8_BLOCK_STEP 8 /* a block is a multiple of it, */
 #define LATHE_Q8_MAX_BLOCK  16384
 static inline bool lathe_q8_is_block(int64_t block) {
@@ -117,34 +96,40 @@ struct lathe_gemm_q8_blocks {
     const float *w_sum; /* [n] sums over k of (w - zero) * scale */
 };
 
-/* c[r][j] = act((sum over blocks b of scale[b][j] * (sum over t in b of a[r][t] * (w[t][j] - zero[b][j])) -
+/* c[r][j] = epilogue(sum over t of a[r][t] * w[t][j]) for up to MR rows and any number of panels. With blocks, of which
+ * the families gemm_u8s8_blocks and gemm_u7s8_blocks take any number of rows:
+ * c[r][j] = act((sum over blocks b of scale[b][j] * (sum over t in b of a[r][t] * (w[t][j] - zero[b][j])) -
  *                e.zero[r] * w_sum[j]) * e.scale[r] + bias[j]) + residual[r][j] */
-struct lathe_gemm_q8b_tile {
-    size_t rows, cols; /* as above */
-    size_t k;          /* padded: a multiple of 4, of 8 with halves */
-    const uint8_t *a;  /* rows with stride lda; bytes past the true k meet weights of 0, whatever they are */
+struct lathe_gemm_q8_tile {
+    size_t rows,
+        cols;         /* rows <= MR, 0: only what waits is finished; whole panels are read, `cols` columns are stored */
+    size_t k;         /* padded: a multiple of 4, of 8 with halves */
+    const uint8_t *a; /* rows with stride lda */
     size_t lda;
-    const int32_t *x_sum; /* rows x count with row stride ldx_sum: lathe_q8_block_sum of the bytes of a block */
-    size_t ldx_sum;
-    const int8_t *b; /* panel p at b + p * panel_stride */
+    const int8_t *b; /* panel p at b + p * panel_stride; packing S8_N16K4 has panel_stride 16 * k */
     size_t panel_stride;
-    struct lathe_gemm_q8_blocks blocks; /* from the tile's first column on */
-    float *c;                           /* row stride ldc */
+    const struct lathe_gemm_q8_blocks *blocks; /* NULL, or from the tile's first column on; then no fetch, sums, later,
+                                                  and w_scale and w_sum of the epilogue are not used */
+    const int32_t *x_sum; /* rows x blocks->count with row stride ldx_sum: lathe_q8_block_sum of the bytes of a block;
+                             bytes of a past the true k meet weights of 0, whatever they are */
+    size_t ldx_sum;
+    const int8_t *fetch; /* NULL, or what to bring into cache meanwhile: fetch_step bytes for every 4 steps of k (less
+                            than a line: spread evenly, which memory likes better than all at once), and as much one
+                            panel_stride further for each panel that goes through the registers */
+    size_t fetch_step;
+    float *c; /* row stride ldc */
     size_t ldc;
-    const struct lathe_gemm_q8_epilogue *epilogue; /* w_scale and w_sum are not used */
+    int32_t *sums; /* when epilogue is NULL: the exact sums, row stride ldc, and c is not used */
+    const struct lathe_gemm_q8_epilogue *epilogue;
+    struct lathe_gemm_q8_later *later; /* NULL: the epilogue is done when the kernel returns */
 };
-typedef void (*lathe_gemm_q8b_fn)(const struct lathe_gemm_q8b_tile *tile);
+typedef void (*lathe_gemm_q8_fn)(const struct lathe_gemm_q8_tile *tile);
 
 /* Minus a sum of bytes (below 2^22), as two 16-bit halves that a pair (z, 128 z) multiplies: one instruction gives
  * -sum * z, exactly, for every z of 9 bits. */
 static inline int32_t lathe_q8_block_sum(uint32_t sum) {
     return (int32_t)((0u - (sum & 127)) & 0xffff) | (int32_t)((0u - (sum >> 7)) << 16);
 }
-
-struct lathe_gemm_q8b_kernel {
-    lathe_gemm_q8b_fn fn;
-    unsigned mr, nr; /* as in struct lathe_gemm_f32_kernel */
-};
 
 struct lathe_gemm_q8_kernel {
     lathe_gemm_q8_fn fn;

@@ -13,7 +13,7 @@
     void function(const struct lathe_gemm_bf16_tile *tile);                                                            \
     void convert(size_t count, size_t k, const float *x, size_t ldx, char *a, size_t lda);
 #define KERNEL_GEMM_Q8(family, function, bits, mr, nr)  void function(const struct lathe_gemm_q8_tile *tile);
-#define KERNEL_GEMM_Q8B(family, function, bits, mr, nr) void function(const struct lathe_gemm_q8b_tile *tile);
+#define KERNEL_GEMM_Q8B(family, function, bits, mr, nr) void function(const struct lathe_gemm_q8_tile *tile);
 #include "kernels.def"
 #undef KERNEL_GEMM_F32
 #undef KERNEL

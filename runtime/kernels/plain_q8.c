@@ -35,8 +35,8 @@ static int32_t weight_at(const int8_t *b, size_t t, size_t j, bool halves) {
 }
 
 /* The f32 sum over the blocks of column j of the tile. */
-static float sum_of_blocks(const struct lathe_gemm_q8b_tile *tile, size_t row, size_t j) {
-    const struct lathe_gemm_q8_blocks *w = &tile->blocks;
+static float sum_of_blocks(const struct lathe_gemm_q8_tile *tile, size_t row, size_t j) {
+    const struct lathe_gemm_q8_blocks *w = tile->blocks;
     const uint8_t *a = tile->a + row * tile->lda;
     const int8_t *b = tile->b + j / 16 * tile->panel_stride;
     float sum = 0;
@@ -52,11 +52,11 @@ static float sum_of_blocks(const struct lathe_gemm_q8b_tile *tile, size_t row, s
     return sum;
 }
 
-void lathe_gemm_u8s8_blocks_4x16__c(const struct lathe_gemm_q8b_tile *tile) {
+void lathe_gemm_u8s8_blocks_4x16__c(const struct lathe_gemm_q8_tile *tile) {
     const struct lathe_gemm_q8_epilogue *e = tile->epilogue;
     for (size_t r = 0; r < tile->rows; r++)
         for (size_t j = 0; j < tile->cols; j++) {
-            float x = v_fnma((float)e->zero[r], tile->blocks.w_sum[j], sum_of_blocks(tile, r, j));
+            float x = v_fnma((float)e->zero[r], tile->blocks->w_sum[j], sum_of_blocks(tile, r, j));
             x = v_activate_coarse(e->activation, e->alpha, v_fma(x, e->scale[r], e->bias ? e->bias[j] : 0.0f));
             tile->c[r * tile->ldc + j] = x + (e->residual ? e->residual[r * e->ldr + j] : 0.0f);
         }

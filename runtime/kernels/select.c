@@ -42,7 +42,7 @@ void lathe_kernels_select(uint64_t cpu_bits, struct lathe_kernels *out) {
         out->row = (struct lathe_gemm_q8_kernel){function, rows, columns};
 #define KERNEL_GEMM_Q8B(row, function, bits, rows, columns)                                                            \
     if (has(cpu_bits, bits))                                                                                           \
-        out->row = (struct lathe_gemm_q8b_kernel){function, rows, columns};
+        out->row = (struct lathe_gemm_q8_kernel){function, rows, columns};
 #include "kernels.def"
 #undef KERNEL_GEMM_F32
 #undef KERNEL

@@ -11,7 +11,7 @@
 
 struct block_row {
     const char *family, *name;
-    lathe_gemm_q8b_fn fn;
+    lathe_gemm_q8_fn fn;
     uint64_t bits;
     unsigned mr, nr;
 };
@@ -159,19 +159,20 @@ static void one_tile(const struct block_row *row, size_t m, size_t n, size_t k, 
                                        .residual = some ? residual : NULL,
                                        .ldr = ldr,
                                        .activation = whole ? LATHE_ACT_NONE : activations[test_below(4)]};
-    struct lathe_gemm_q8b_tile tile = {.rows = m,
-                                       .cols = n,
-                                       .k = kp,
-                                       .a = a,
-                                       .lda = lda,
-                                       .x_sum = x_sum,
-                                       .ldx_sum = w.count,
-                                       .b = w.p,
-                                       .panel_stride = w.packed / ((n + 15) / 16),
-                                       .blocks = blocks_of(&w),
-                                       .c = c,
-                                       .ldc = ldc,
-                                       .epilogue = &e};
+    struct lathe_gemm_q8_blocks blocks = blocks_of(&w);
+    struct lathe_gemm_q8_tile tile = {.rows = m,
+                                      .cols = n,
+                                      .k = kp,
+                                      .a = a,
+                                      .lda = lda,
+                                      .x_sum = x_sum,
+                                      .ldx_sum = w.count,
+                                      .b = w.p,
+                                      .panel_stride = w.packed / ((n + 15) / 16),
+                                      .blocks = &blocks,
+                                      .c = c,
+                                      .ldc = ldc,
+                                      .epilogue = &e};
     row->fn(&tile);
     for (size_t i = 0; i < m; i++)
         for (size_t j = 0; j < ldc; j++) {

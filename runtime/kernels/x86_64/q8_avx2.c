@@ -142,13 +142,13 @@ static inline pairs_b pairs_high_b(const int8_t *p) {
 #define Q8B_HALVES 1
 #include "gemm_q8_blocks_body.h"
 
-void lathe_gemm_u7s8_blocks_4x16__avx2(const struct lathe_gemm_q8b_tile *tile) {
-    if (tile->blocks.halves)
+void lathe_gemm_u7s8_blocks_4x16__avx2(const struct lathe_gemm_q8_tile *tile) {
+    if (tile->blocks->halves)
         pairs_halves_block_tile(tile);
     else
         pairs_bytes_block_tile(tile);
 }
 
-void lathe_gemm_u8s8_blocks_4x16__avx2(const struct lathe_gemm_q8b_tile *tile) {
+void lathe_gemm_u8s8_blocks_4x16__avx2(const struct lathe_gemm_q8_tile *tile) {
     wide_bytes_block_tile(tile);
 }

@@ -64,8 +64,8 @@ static inline vnni_b vnni_high_b(const int8_t *p) {
 #define Q8B_HALVES 1
 #include "gemm_q8_blocks_body.h"
 
-void lathe_gemm_u8s8_blocks_6x32__avx512vnni(const struct lathe_gemm_q8b_tile *tile) {
-    if (tile->blocks.halves)
+void lathe_gemm_u8s8_blocks_6x32__avx512vnni(const struct lathe_gemm_q8_tile *tile) {
+    if (tile->blocks->halves)
         vnni_halves_block_tile(tile);
     else
         vnni_bytes_block_tile(tile);
