@@ -33,46 +33,81 @@ static double as_operand(float x, bool bf16) {
     return bf16 ? rounded : x;
 }
 
+/* A head of made-up numbers, with masks of every kind; those that `use` and `keys` leave out are not among the
+ * operands.
+ */
+struct head {
+    struct lathe_attention_f32_args args;
+    size_t scratch_floats;
+    float *q, *k, *v, *out, *bias, *scratch;
+    uint8_t *allow, *keys, *no_key;
+    int32_t *first, *last;
+};
+
+static struct head head_new(size_t nq, size_t nk, size_t d, size_t dv, struct masks use, bool keys, size_t scratch) {
+    struct head h = {.scratch_floats = scratch / sizeof(float)};
+    struct lathe_attention_f32_args *a = &h.args;
+    *a = (struct lathe_attention_f32_args){.nq = nq, .nk = nk, .d = d, .dv = dv, .scale = 1.5f};
+    a->ldq = d + test_below(9);
+    a->ldk = d + test_below(9);
+    a->ldv = dv + test_below(9);
+    a->ldo = dv + test_below(9);
+    a->ldb = nk + test_below(3);
+    a->ld_allow = nk + test_below(3);
+    a->q = h.q = guarded_floats(nq * a->ldq);
+    a->k = h.k = guarded_floats(nk * a->ldk + 1);
+    a->v = h.v = guarded_floats(nk * a->ldv + 1);
+    a->out = h.out = guarded_floats(nq * a->ldo);
+    h.bias = guarded_floats(nq * a->ldb + 1);
+    a->scratch = h.scratch = guarded_floats(h.scratch_floats);
+    memset(h.scratch, 0x7f, h.scratch_floats * sizeof(float)); /* NaN-like garbage */
+    h.allow = malloc(nq * a->ld_allow + 1);
+    h.keys = malloc(nk + 1);
+    a->no_key = h.no_key = malloc(nq);
+    h.first = malloc(nq * sizeof *h.first);
+    h.last = malloc(nq * sizeof *h.last);
+    for (size_t i = 0; i < nq * a->ld_allow; i++)
+        h.allow[i] = test_below(3) != 0;
+    for (size_t j = 0; j < nk; j++)
+        h.keys[j] = test_below(4) != 0;
+    for (size_t i = 0; i < nq; i++) {
+        h.first[i] = (int32_t)test_below(nk + 1);
+        h.last[i] = h.first[i] + (int32_t)test_below(nk + 1 - (size_t)h.first[i]);
+    }
+    a->softcap = use.softcap ? 2.0f : 0;
+    a->bias = use.bias ? h.bias : NULL;
+    a->allow = use.allow ? h.allow : NULL;
+    a->first = use.range ? h.first : NULL;
+    a->last = use.range ? h.last : NULL;
+    a->keys = keys ? h.keys : NULL;
+    return h;
+}
+
+static void head_free(struct head *h) {
+    const struct lathe_attention_f32_args *a = &h->args;
+    free(h->allow);
+    free(h->keys);
+    free(h->no_key);
+    free(h->first);
+    free(h->last);
+    guarded_free(h->q, a->nq * a->ldq);
+    guarded_free(h->k, a->nk * a->ldk + 1);
+    guarded_free(h->v, a->nk * a->ldv + 1);
+    guarded_free(h->out, a->nq * a->ldo);
+    guarded_free(h->bias, a->nq * a->ldb + 1);
+    guarded_free(h->scratch, h->scratch_floats);
+}
+
 static void one_head(const struct lathe_kernels *kernels, size_t nq, size_t nk, size_t d, size_t dv, struct masks use,
                      bool bf16) {
     lathe_attention_f32_fn attention = bf16 ? kernels->attention_bf16 : kernels->attention_f32;
-    size_t ldq = d + test_below(9), ldk = d + test_below(9), ldv = dv + test_below(9), ldo = dv + test_below(9);
-    size_t ldb = nk + test_below(3), lda = nk + test_below(3);
-    float *q = guarded_floats(nq * ldq), *k = guarded_floats(nk * ldk + 1), *v = guarded_floats(nk * ldv + 1);
-    float *out = guarded_floats(nq * ldo), *bias = guarded_floats(nq * ldb + 1);
-    size_t scratch_floats = lathe_attention_f32_scratch(nq, nk, d, dv) / sizeof(float);
-    float *scratch = guarded_floats(scratch_floats);
-    memset(scratch, 0x7f, scratch_floats * sizeof(float)); /* NaN-like garbage */
-    uint8_t *allow = malloc(nq * lda + 1), *no_key = malloc(nq);
-    int32_t *first = malloc(nq * sizeof *first), *last = malloc(nq * sizeof *last);
-    for (size_t i = 0; i < nq * lda; i++)
-        allow[i] = test_below(3) != 0;
-    for (size_t i = 0; i < nq; i++) {
-        first[i] = (int32_t)test_below(nk + 1);
-        last[i] = first[i] + (int32_t)test_below(nk + 1 - (size_t)first[i]);
-    }
-    struct lathe_attention_f32_args args = {.nq = nq,
-                                            .nk = nk,
-                                            .d = d,
-                                            .dv = dv,
-                                            .q = q,
-                                            .k = k,
-                                            .v = v,
-                                            .out = out,
-                                            .ldq = ldq,
-                                            .ldk = ldk,
-                                            .ldv = ldv,
-                                            .ldo = ldo,
-                                            .scale = 1.5f,
-                                            .softcap = use.softcap ? 2.0f : 0,
-                                            .bias = use.bias ? bias : NULL,
-                                            .ldb = ldb,
-                                            .allow = use.allow ? allow : NULL,
-                                            .ld_allow = lda,
-                                            .first = use.range ? first : NULL,
-                                            .last = use.range ? last : NULL,
-                                            .no_key = no_key,
-                                            .scratch = scratch};
+    struct head h = head_new(nq, nk, d, dv, use, false, lathe_attention_f32_scratch(nq, nk, d, dv));
+    const size_t ldq = h.args.ldq, ldk = h.args.ldk, ldv = h.args.ldv, ldo = h.args.ldo, ldb = h.args.ldb,
+                 lda = h.args.ld_allow;
+    float *q = h.q, *k = h.k, *v = h.v, *out = h.out, *bias = h.bias;
+    const uint8_t *allow = h.allow, *no_key = h.no_key;
+    const int32_t *first = h.first, *last = h.last;
+    const struct lathe_attention_f32_args args = h.args;
     attention(&args);
     double *s = malloc((nk + 1) * sizeof *s);
     for (size_t i = 0; i < nq; i++) {
@@ -123,16 +158,7 @@ static void one_head(const struct lathe_kernels *kernels, size_t nq, size_t nk, 
         }
     }
     free(s);
-    free(allow);
-    free(no_key);
-    free(first);
-    free(last);
-    guarded_free(q, nq * ldq);
-    guarded_free(k, nk * ldk + 1);
-    guarded_free(v, nk * ldv + 1);
-    guarded_free(out, nq * ldo);
-    guarded_free(bias, nq * ldb + 1);
-    guarded_free(scratch, scratch_floats);
+    head_free(&h);
 }
 
 static void heads(void **state) {
@@ -160,23 +186,14 @@ static void heads(void **state) {
 /* A head with masks of every kind; `strange` puts what is no number into one place. */
 static void one_q8(const struct lathe_kernels *kernels, lathe_attention_f32_fn plain, size_t nq, size_t nk, size_t d,
                    size_t dv, struct masks use, bool holes, bool strange) {
-    size_t ldq = d + test_below(9), ldk = d + test_below(9), ldv = dv + test_below(9), ldo = dv + test_below(9);
-    size_t ldb = nk + test_below(3), lda = nk + test_below(3);
-    float *q = guarded_floats(nq * ldq), *k = guarded_floats(nk * ldk + 1), *v = guarded_floats(nk * ldv + 1);
-    float *out = guarded_floats(nq * ldo), *want = malloc(nq * ldo * sizeof *want);
-    float *bias = guarded_floats(nq * ldb + 1);
-    size_t scratch_floats = lathe_attention_q8_scratch(nq, nk, d, dv) / sizeof(float);
-    float *scratch = guarded_floats(scratch_floats);
-    uint8_t *allow = malloc(nq * lda + 1), *keys = malloc(nk + 1), *no_key = malloc(nq), *no_key2 = malloc(nq);
-    int32_t *first = malloc(nq * sizeof *first), *last = malloc(nq * sizeof *last);
-    for (size_t i = 0; i < nq * lda; i++)
-        allow[i] = test_below(3) != 0;
-    for (size_t j = 0; j < nk; j++)
-        keys[j] = test_below(4) != 0;
-    for (size_t i = 0; i < nq; i++) {
-        first[i] = (int32_t)test_below(nk + 1);
-        last[i] = first[i] + (int32_t)test_below(nk + 1 - (size_t)first[i]);
-    }
+    struct head h = head_new(nq, nk, d, dv, use, holes, lathe_attention_q8_scratch(nq, nk, d, dv));
+    const size_t ldq = h.args.ldq, ldk = h.args.ldk, ldv = h.args.ldv, ldo = h.args.ldo, ldb = h.args.ldb,
+                 lda = h.args.ld_allow;
+    float *q = h.q, *k = h.k, *v = h.v, *out = h.out, *bias = h.bias;
+    float *want = malloc(nq * ldo * sizeof *want);
+    const uint8_t *allow = h.allow, *keys = h.keys, *no_key = h.no_key;
+    const int32_t *first = h.first, *last = h.last;
+    uint8_t *no_key2 = malloc(nq);
     for (size_t j = 0; holes && j < nk; j++) /* what lies in masked keys has no part in anything */
         if (!keys[j]) {
             k[j * ldk] = test_below(2) ? NAN : 1e30f;
@@ -197,36 +214,13 @@ static void one_q8(const struct lathe_kernels *kernels, lathe_attention_f32_fn p
         else
             bias[test_below(nq) * ldb + test_below(nk)] = test_below(2) ? NAN : INFINITY;
     }
-    struct lathe_attention_f32_args args = {.nq = nq,
-                                            .nk = nk,
-                                            .d = d,
-                                            .dv = dv,
-                                            .q = q,
-                                            .k = k,
-                                            .v = v,
-                                            .out = out,
-                                            .ldq = ldq,
-                                            .ldk = ldk,
-                                            .ldv = ldv,
-                                            .ldo = ldo,
-                                            .scale = 1.5f,
-                                            .bias = use.bias ? bias : NULL,
-                                            .ldb = ldb,
-                                            .allow = use.allow ? allow : NULL,
-                                            .ld_allow = lda,
-                                            .first = use.range ? first : NULL,
-                                            .last = use.range ? last : NULL,
-                                            .keys = holes ? keys : NULL,
-                                            .no_key = no_key,
-                                            .scratch = scratch};
-    memset(scratch, 0x7f, scratch_floats * sizeof(float));
     memcpy(want, out, nq * ldo * sizeof *want);
-    struct lathe_attention_f32_args truth = args;
+    struct lathe_attention_f32_args truth = h.args;
     truth.out = want;
     truth.no_key = no_key2;
     plain(&truth);
-    memset(scratch, 0x7f, scratch_floats * sizeof(float));
-    kernels->attention_q8(&args);
+    memset(h.scratch, 0x7f, h.scratch_floats * sizeof(float));
+    kernels->attention_q8(&h.args);
     for (size_t i = 0; i < nq; i++) {
         if (no_key[i] != no_key2[i])
             fail_msg("%s: nq %zu nk %zu: no_key[%zu] is %d", kernels->names[0], nq, nk, i, no_key[i]);
@@ -270,18 +264,8 @@ static void one_q8(const struct lathe_kernels *kernels, lathe_attention_f32_fn p
     }
     free(s);
     free(want);
-    free(allow);
-    free(keys);
-    free(no_key);
     free(no_key2);
-    free(first);
-    free(last);
-    guarded_free(q, nq * ldq);
-    guarded_free(k, nk * ldk + 1);
-    guarded_free(v, nk * ldv + 1);
-    guarded_free(out, nq * ldo);
-    guarded_free(bias, nq * ldb + 1);
-    guarded_free(scratch, scratch_floats);
+    head_free(&h);
 }
 
 static void heads_q8(void **state) {
