@@ -1,6 +1,6 @@
-/* Bounds of dimension expressions by interval arithmetic, sharpened where a sum has a common factor (b*s - s = s*(b-1)),
- * or holds a minimum or maximum, which equals one of its operands, or two quotients by one number. INT64_MIN and INT64_MAX
- * stand for no bound. */
+/* Bounds of dimension expressions by interval arithmetic, sharpened where a sum has a common factor (b*s - s =
+ * s*(b-1)), or holds a minimum or maximum, which equals one of its operands, or two quotients by one number. INT64_MIN
+ * and INT64_MAX stand for no bound. */
 #include "dim_table.h"
 
 #include <string.h>
