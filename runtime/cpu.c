@@ -26,6 +26,8 @@ static const struct {
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 struct leaf {
     unsigned a, b, c, d;
@@ -46,6 +48,15 @@ static uint64_t xcr0(void) {
 /* All of `want` set in `have`. */
 static bool all(unsigned have, unsigned want) {
     return (have & want) == want;
+}
+
+/* Linux wants a process to ask before it uses tiles, whose 8 KiB then are part of each thread's saved state. */
+static bool tiles_permitted(void) {
+#if defined(__linux__)
+    return syscall(SYS_arch_prctl, 0x1023L /* ARCH_REQ_XCOMP_PERM */, 18L /* tile data */) == 0;
+#else
+    return false;
+#endif
 }
 
 uint64_t lathe_cpu_bits(void) {
@@ -85,8 +96,7 @@ uint64_t lathe_cpu_bits(void) {
         if (all(seven.d, 1u << 23))
             r |= MASK(BIT_AVX512_FP16);
     }
-    /* Linux also wants a permission before the first use of a tile; the row that uses tiles asks for it. */
-    if ((saved & 0x60000) == 0x60000 && all(seven.d, 1u << 24)) {
+    if ((saved & 0x60000) == 0x60000 && all(seven.d, 1u << 24) && tiles_permitted()) {
         r |= MASK(BIT_AMX_TILE);
         if (all(seven.d, 1u << 25))
             r |= MASK(BIT_AMX_INT8);

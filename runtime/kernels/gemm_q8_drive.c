@@ -7,7 +7,7 @@
 #include <string.h>
 
 #define A_BYTES   ((size_t)256 << 10) /* quantized rows of a block */
-#define LEAST     ((size_t)16)        /* rows of a block, at least: no tile has more */
+#define LEAST     ((size_t)16)        /* rows of a block, at least: a tile on vectors has no more */
 #define W_COLUMNS ((size_t)64)        /* packed on the way at a time */
 
 static size_t minimum(size_t a, size_t b) {

@@ -3,8 +3,12 @@
  * For each element of the result: s = 0; then for each pair t = 0, 2, 4, ... of k (k padded to even with zeros)
  *   s = round(s + x[t + 1] * w[t + 1]);  s = round(s + x[t] * w[t]),
  * which is what VDPBF16PS does. A product of two bf16 numbers fits f32, so a fused and a separate multiplication give
- * the same bits, and all rows of the table agree bit for bit where no number is denormal. The instruction takes
+ * the same bits, and all other rows of the table agree bit for bit where no number is denormal. The instruction takes
  * denormal operands and results as zero, the other rows compute with them: each operation may differ by 2^-126 there.
+ *
+ * The row on tiles (AMX) adds in the order of TDPBF16PS instead, its denormals zero too: for each 32 of k,
+ *   even = odd = 0; for each pair  even = round(even + x[t] * w[t]), odd = round(odd + x[t + 1] * w[t + 1]);
+ *   s = round(s + round(even + odd)).
  *
  * Weights w [k][n] lie in packing BF16_N16K2: panels of 16 columns, [k/2][16][2], k padded to even and n to 16 with
  * zeros. Weights that would round to infinity are the largest finite number. */

@@ -116,6 +116,24 @@ PEAK(peak_wide512, "avx512f,avx512bw", __m512i, _mm512_setzero_si512(), ,
      _mm512_add_epi32(_mm512_add_epi32(acc[i], _mm512_madd_epi16(a, b)), _mm512_madd_epi16(b, a)))
 PEAK(peak_wide256, "avx2", __m256i, _mm256_setzero_si256(), ,
      _mm256_add_epi32(_mm256_add_epi32(acc[i], _mm256_madd_epi16(a, b)), _mm256_madd_epi16(b, a)))
+/* four tiles of sums, as many multiply-adds each as 16 x 16 sums of 64 products */
+__attribute__((target("amx-tile,amx-int8"), noinline)) static void peak_tiles(void *user) {
+    uint8_t config[64] __attribute__((aligned(64))) = {1};
+    (void)user;
+    for (unsigned i = 0; i < 8; i++) {
+        config[16 + 2 * i] = 64;
+        config[48 + i] = 16;
+    }
+    __asm__ volatile("" ::"r"(config) : "memory");
+    _tile_loadconfig(config);
+    for (int k = 0; k < STEPS; k++) {
+        _tile_dpbusd(0, 4, 6);
+        _tile_dpbusd(1, 4, 7);
+        _tile_dpbusd(2, 5, 6);
+        _tile_dpbusd(3, 5, 7);
+    }
+    _tile_release();
+}
 #endif
 
 static void peak_plain(void *user) {
@@ -141,7 +159,10 @@ static double peak_of(const char *family, uint64_t bits) {
 #if defined(__x86_64__)
     bool seven = strncmp(family, "gemm_u7s8", 9) == 0;
     unsigned sums = sums_of(family);
-    if (bits & LATHE_CPU_MASK(LATHE_CPU_AVX512_VNNI)) {
+    if (bits & LATHE_CPU_MASK(LATHE_CPU_AMX_INT8)) {
+        fn = peak_tiles;
+        lanes = 4.0 * 16 * 16 * 64 / (4 * 12);
+    } else if (bits & LATHE_CPU_MASK(LATHE_CPU_AVX512_VNNI)) {
         fn = peak_vnni512;
         lanes = 16;
     } else if (bits & LATHE_CPU_MASK(LATHE_CPU_AVX512)) {

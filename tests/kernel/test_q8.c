@@ -4,7 +4,7 @@
 
 #include "gemm_q8_drive.h"
 #include "ops.h"
-#include "trap_avxvnni.h"
+#include "trap_instructions.h"
 
 #include <math.h>
 
@@ -270,7 +270,8 @@ static void sums(void **state) {
                 for (size_t j = 0; j < sizeof ks / sizeof *ks; j++)
                     if (!test_left_out(8))
                         one_tile(&gemm_rows[r], m, ns[i], ks[j], (m + i + j) % 2, (m + i + j) / 2 % 2);
-        one_tile(&gemm_rows[r], test_traps(gemm_rows[r].bits) ? 1 : gemm_rows[r].mr, 3, LATHE_Q8_MAX_K, true, true);
+        size_t few = gemm_rows[r].mr > 14 ? 5 : 1; /* tiles are not for fewer */
+        one_tile(&gemm_rows[r], test_traps(gemm_rows[r].bits) ? few : gemm_rows[r].mr, 3, LATHE_Q8_MAX_K, true, true);
     }
 }
 
@@ -521,7 +522,8 @@ static void layers(void **state) {
         bool again = false;
         for (size_t i = 0; i < count; i++)
             again = again || levels[i] == gemm_rows[r].bits;
-        if (!again && test_can_run(gemm_rows[r].bits))
+        bool tiles = gemm_rows[r].mr > 14 && test_traps(gemm_rows[r].bits);
+        if (!again && (test_can_run(gemm_rows[r].bits) || tiles))
             levels[count++] = gemm_rows[r].bits;
     }
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)

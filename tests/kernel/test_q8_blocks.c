@@ -5,7 +5,7 @@
 
 #include "gemm_q8_drive.h"
 #include "ops.h"
-#include "trap_avxvnni.h"
+#include "trap_instructions.h"
 
 #include <math.h>
 

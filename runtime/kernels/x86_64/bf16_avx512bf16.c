@@ -24,6 +24,7 @@ static inline vf bf16_dot(vf acc, bf16_a a, bf16_b b) {
 #define BF16_MR                  14
 #define BF16_REACH               512 /* lines of B in flight, times the rows that use them */
 #define BF16_AHEAD(rows, panels) (BF16_REACH / ((rows) * (panels)) < 16 ? 16 : BF16_REACH / ((rows) * (panels)))
+#include "finish_avx512.h"
 #include "gemm_bf16_body.h"
 #include "kernel_rows.h"
 
@@ -46,6 +47,11 @@ void lathe_gemm_bf16_14x32__avx512bf16(const struct lathe_gemm_bf16_tile *tile) 
     default:
         return;
     }
+}
+
+void lathe_bf16_finish__avx512bf16(const struct lathe_gemm_bf16_tile *tile, size_t column, size_t cols,
+                                   const float *sums, size_t ld) {
+    bf16_finish(tile, column, cols, sums, ld);
 }
 
 void lathe_convert_bf16__avx512bf16(size_t count, size_t k, const float *x, size_t ldx, char *a, size_t lda) {

@@ -20,6 +20,7 @@ static inline vi vnni_dot(vi acc, vnni_a a, vnni_b b) {
 #define Q8_MR      14
 #define Q8_LATER   /* the epilogue beside the next products */
 #define Q8_NAME(x) vnni_##x
+#include "finish_avx512.h"
 #include "gemm_q8_body.h"
 #include "kernel_rows.h"
 
@@ -46,6 +47,11 @@ void lathe_gemm_u8s8_14x32__avx512vnni(const struct lathe_gemm_q8_tile *tile) {
     default:
         return;
     }
+}
+
+void lathe_q8_finish__avx512vnni(const struct lathe_gemm_q8_tile *tile, size_t column, size_t cols, const int32_t *sums,
+                                 size_t ld) {
+    q8_finish(tile, column, cols, sums, ld);
 }
 
 static inline vnni_b vnni_low_b(const int8_t *p) {
