@@ -5,46 +5,23 @@
  * The peak is that of the widest registers the row's instruction set has, on one core, measured just before the row:
  * the best of several short runs, so that other work on the machine disturbs little. `linear` rows go through the
  * blocked product with the whole team; their weights rotate through 64 MB, so that small row counts read memory as a
- * model does. *
+ * model does.
+ *
  * On an EPYC of the Zen 4 class (118 GFLOPS a core), share of the peak of 2 cores for 768 x 3072 with GELU, then 3072 x
  * 768, at 8, 16, 32, 64, 128, 512 rows: AVX-512 83 88 89 91 89 90, 73 85 90 93 95 94 %; AVX2 81 86 87 90 86 89, 82 89
  * 90 92 92 93 %. Below 8 rows memory sets the pace (35 to 90 GB/s there, from hour to hour). */
 #include "bench_peak.h"
+#include "bench_run.h"
 #include "cpu.h"
 #include "gemm_drive.h"
 #include "kernel_rows.h"
 #include "target.h"
-#include "threads.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-static double seconds_each = 0.2;
-static unsigned thread_count;
 static const char *only, *level;
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-static void *memory(size_t bytes) {
-    void *p = aligned_alloc(64, (bytes + 63) / 64 * 64 + 64);
-    if (!p) {
-        fprintf(stderr, "no memory\n");
-        exit(1);
-    }
-    float *f = p;
-    uint32_t seed = 1;
-    for (size_t i = 0; i < bytes / 4; i++) {
-        seed = seed * 1664525u + 1013904223u;
-        f[i] = (float)(int32_t)seed * 0x1p-33f;
-    }
-    return p;
-}
 
 static bool wanted(const char *name) {
     return !only || strstr(name, only);
@@ -56,31 +33,14 @@ static bool runs(const char *name, uint64_t bits) {
     return (lathe_cpu_bits() & bits) == bits && (!level || (suffix && strcmp(suffix + 2, level) == 0));
 }
 
-/* Best seconds of one call of fn, repeated until the time is up. */
-static double best_of(void (*fn)(void *), void *user) {
-    fn(user);
-    double best = 1e30, end = now() + seconds_each;
-    unsigned batch = 1;
-    do {
-        double start = now();
-        for (unsigned i = 0; i < batch; i++)
-            fn(user);
-        double took = (now() - start) / batch;
-        best = took < best ? took : best;
-        if (took * batch < 20e-6)
-            batch *= 2;
-    } while (now() < end);
-    return best;
-}
-
 static double peak_of(uint64_t bits) {
-    double best = 0, end = now() + seconds_each;
+    double best = 0, end = bench_now() + bench_run.seconds;
     do {
-        double start = now();
+        double start = bench_now();
         double flops = lathe_bench_peak(bits);
-        double rate = flops / (now() - start);
+        double rate = flops / (bench_now() - start);
         best = rate > best ? rate : best;
-    } while (now() < end);
+    } while (bench_now() < end);
     return best;
 }
 
@@ -100,11 +60,11 @@ static void gemm_tiles(const char *name, lathe_gemm_f32_fn fn, uint64_t bits, un
     double peak = peak_of(bits);
     printf("%-34s peak of one core %.1f GFLOPS\n", name, peak / 1e9);
     size_t k = 384;
-    float *a = memory(mr * k * 4), *b = memory(64 * k * 4), *c = memory(mr * 64 * 4);
+    float *a = bench_floats(mr * k), *b = bench_floats(64 * k), *c = bench_floats(mr * 64);
     for (unsigned rows = 1; rows <= mr; rows++) {
         struct tile_user u = {
             fn, {rows, nr < 64 && rows * 2 > mr ? nr : 64, k, a, rows, b, 16, 16 * k, c, 64, NULL, 0, false, NULL}};
-        double t = best_of(run_tile, &u), rate = 2.0 * rows * (double)u.tile.cols * (double)k / t;
+        double t = bench_best(run_tile, &u), rate = 2.0 * rows * (double)u.tile.cols * (double)k / t;
         printf("  tile %2u x %2zu x %zu %26.1f GFLOPS %5.1f %%\n", rows, u.tile.cols, k, rate / 1e9, 100 * rate / peak);
     }
     free(a);
@@ -119,7 +79,7 @@ struct linear_user {
     struct lathe_gemm_f32 product;
     const float *weights;
     size_t count, next, stride;
-    void *scratch[64];
+    void *scratch[BENCH_THREADS];
 };
 static void linear_part(void *user, const struct lathe_team *team) {
     struct linear_user *u = user;
@@ -139,16 +99,16 @@ static void linears(struct lathe_pool *pool, const char *name, uint64_t bits) {
         return;
     struct linear_user u = {.pool = pool};
     lathe_kernels_select(bits, &u.kernels);
-    double peak = peak_of(bits) * thread_count;
-    printf("linear through %s, %u threads, peak %.1f GFLOPS\n", name, thread_count, peak / 1e9);
+    double peak = peak_of(bits) * bench_run.threads;
+    printf("linear through %s, %u threads, peak %.1f GFLOPS\n", name, bench_run.threads, peak / 1e9);
     size_t total = (size_t)64 << 20;
-    float *weights = memory(total), *bias = memory(4096 * 4);
+    float *weights = bench_floats(total), *bias = bench_memory(4096);
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
             size_t m = rows[r], k = shapes[s][0], n = shapes[s][1];
-            float *a = memory(m * k * 4), *c = memory(m * n * 4);
-            for (unsigned i = 0; i < thread_count; i++)
-                u.scratch[i] = memory(lathe_gemm_f32_scratch(m, n, k, true));
+            float *a = bench_floats(m * k), *c = bench_floats(m * n);
+            for (unsigned i = 0; i < bench_run.threads; i++)
+                u.scratch[i] = bench_memory(lathe_gemm_f32_scratch(m, n, k, true));
             u.weights = weights;
             u.stride = k * n;
             u.count = total / 4 / u.stride;
@@ -163,11 +123,11 @@ static void linears(struct lathe_pool *pool, const char *name, uint64_t bits) {
                 .c = c,
                 .ldc = n,
                 .epilogue = {.bias = bias, .scale = 1, .activation = n == 3072 ? LATHE_ACT_GELU : LATHE_ACT_NONE}};
-            double t = best_of(run_linear, &u), rate = 2.0 * (double)m * (double)n * (double)k / t;
+            double t = bench_best(run_linear, &u), rate = 2.0 * (double)m * (double)n * (double)k / t;
             printf("  %4zu x %4zu x %4zu%s %9.1f us %8.1f GFLOPS %5.1f %% %6.1f GB/s of weights\n", m, k, n,
                    n == 3072 ? " gelu" : "     ", t * 1e6, rate / 1e9, 100 * rate / peak,
                    (double)(k * n * 4) / t / 1e9);
-            for (unsigned i = 0; i < thread_count; i++)
+            for (unsigned i = 0; i < bench_run.threads; i++)
                 free(u.scratch[i]);
             free(a);
             free(c);
@@ -202,9 +162,9 @@ static void row_kernels(const char *name, uint64_t bits) {
     name = strstr(name, "__") + 2;
     struct row_user u = {.n = 768 * 16};
     lathe_kernels_select(bits, &u.kernels);
-    u.x = memory(2 * u.n * 4);
-    u.y = memory(u.n * 4);
-    u.g = memory(768 * 4);
+    u.x = bench_floats(2 * u.n);
+    u.y = bench_floats(u.n);
+    u.g = bench_floats(768);
     const struct {
         const char *name;
         lathe_unary_f32_fn fn;
@@ -215,14 +175,15 @@ static void row_kernels(const char *name, uint64_t bits) {
     for (size_t i = 0; i < sizeof unary / sizeof *unary; i++)
         if (wanted(unary[i].name)) {
             u.unary = unary[i].fn;
-            printf("%-8s %-16s %6.3f ns an element\n", name, unary[i].name, best_of(run_unary, &u) / (double)u.n * 1e9);
+            printf("%-8s %-16s %6.3f ns an element\n", name, unary[i].name,
+                   bench_best(run_unary, &u) / (double)u.n * 1e9);
         }
     if (wanted("layer_norm"))
         printf("%-8s %-16s %6.3f ns an element, with residual, rows of 768\n", name, "layer_norm_f32",
-               best_of(run_norm, &u) / (double)u.n * 1e9);
+               bench_best(run_norm, &u) / (double)u.n * 1e9);
     if (wanted("softmax"))
         printf("%-8s %-16s %6.3f ns an element, rows of 128\n", name, "softmax_f32",
-               best_of(run_softmax, &u) / (double)u.n * 1e9);
+               bench_best(run_softmax, &u) / (double)u.n * 1e9);
     free(u.x);
     free(u.y);
     free(u.g);
@@ -248,7 +209,7 @@ static void attention_of(const char *family, const char *name, void (*any)(void)
         for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
             size_t s = lengths[i], w = 2304, h = sizes[d], need = lathe_attention_f32_scratch(s, s, h, h),
                    q8 = lathe_attention_q8_scratch(s, s, h, h);
-            float *qkv = memory(s * w * 4), *out = memory(s * 768 * 4);
+            float *qkv = bench_floats(s * w), *out = bench_floats(s * 768);
             struct attention_user u = {.fn = fn,
                                        .args = {.nq = s,
                                                 .nk = s,
@@ -263,8 +224,8 @@ static void attention_of(const char *family, const char *name, void (*any)(void)
                                                 .ldv = w,
                                                 .ldo = 768,
                                                 .scale = 0.125f,
-                                                .scratch = memory(need > q8 ? need : q8)}};
-            double t = best_of(run_attention, &u), flops = 4.0 * (double)(s * s * h);
+                                                .scratch = bench_memory(need > q8 ? need : q8)}};
+            double t = bench_best(run_attention, &u), flops = 4.0 * (double)(s * s * h);
             printf("%-34s head of %zu, %3zu tokens %8.1f us %6.1f GFLOPS, %5.1f %% of the f32 peak\n", name, h, s,
                    t * 1e6, flops / t / 1e9, 100 * flops / t / peak);
             free(u.args.scratch);
@@ -276,27 +237,15 @@ static void attention_of(const char *family, const char *name, void (*any)(void)
 int main(int argc, char **argv) {
     for (int i = 1; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--threads") == 0)
-            thread_count = (unsigned)atoi(argv[i + 1]);
+            bench_run.threads = (unsigned)atoi(argv[i + 1]);
         else if (strcmp(argv[i], "--seconds") == 0)
-            seconds_each = atof(argv[i + 1]);
+            bench_run.seconds = atof(argv[i + 1]);
         else if (strcmp(argv[i], "--only") == 0)
             only = argv[i + 1];
         else if (strcmp(argv[i], "--level") == 0)
             level = argv[i + 1];
     }
-    struct lathe_diag diag = {0};
-    struct lathe_pool *pool = NULL;
-    struct lathe_pool_options options = {.threads = thread_count};
-    if (lathe_pool_new(&options, &pool, &diag) != LATHE_OK) {
-        fprintf(stderr, "%s\n", diag.text);
-        return 1;
-    }
-    thread_count = lathe_pool_threads(pool);
-    if (thread_count > 64)
-        return 1;
-    char brand[49];
-    lathe_cpu_brand(brand);
-    printf("%s\n", brand);
+    struct lathe_pool *pool = bench_pool();
 #define KERNEL_GEMM_F32(function, pack, bits, mr, nr) gemm_tiles(#function, function, bits, mr, nr);
 #define KERNEL(family, type, function, bits, bound)
 #include "kernels.def"

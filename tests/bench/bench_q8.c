@@ -7,69 +7,18 @@
  * with the whole team, rows quantized and all epilogues done; their weights rotate through 64 MB, so that small row
  * counts read memory as a model does ("stream"), or stay the same ("warm"). --small-pages: weights in pages of 4 KB, as
  * a mapped file has them. */
+#include "bench_run.h"
 #include "cpu.h"
 #include "gemm_q8_drive.h"
 #include "kernel_rows.h"
 #include "target.h"
-#include "threads.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <time.h>
 
-static double seconds_each = 0.1;
-static unsigned thread_count;
 static const char *only;
-static bool tiles, small_pages;
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-static void *memory(size_t bytes) {
-    void *p = aligned_alloc(64, (bytes + 63) / 64 * 64 + 64);
-    if (!p) {
-        fprintf(stderr, "no memory\n");
-        exit(1);
-    }
-    if (small_pages && bytes >= 4096)
-        madvise((char *)p + (-(uintptr_t)p & 4095), bytes / 4096 * 4096 - 4096, MADV_NOHUGEPAGE);
-    uint32_t seed = 1, *words = p;
-    for (size_t i = 0; i < (bytes + 3) / 4; i++)
-        words[i] = (seed = seed * 1664525u + 1013904223u);
-    return p;
-}
-
-static float *floats(size_t n) {
-    float *f = memory(n * sizeof *f);
-    for (size_t i = 0; i < n; i++) {
-        int32_t bits;
-        memcpy(&bits, &f[i], 4);
-        f[i] = (float)bits * 0x1p-31f;
-    }
-    return f;
-}
-
-/* Best seconds of one call of fn, repeated until the time is up. */
-static double best_of(void (*fn)(void *), void *user) {
-    fn(user);
-    double best = 1e30, end = now() + seconds_each;
-    unsigned batch = 1;
-    do {
-        double start = now();
-        for (unsigned i = 0; i < batch; i++)
-            fn(user);
-        double took = (now() - start) / batch;
-        best = took < best ? took : best;
-        if (took * batch < 20e-6)
-            batch *= 2;
-    } while (now() < end);
-    return best;
-}
+static bool tiles;
 
 /* ---- peaks: 12 sums, operands that stay in registers */
 #define STEPS 20000
@@ -173,7 +122,7 @@ static double peak_of(const char *family, uint64_t bits) {
         lanes = 8 * (sums ? sums : 1);
     }
 #endif
-    return lanes * 4 * 12 * STEPS / best_of(fn, two);
+    return lanes * 4 * 12 * STEPS / bench_best(fn, two);
 }
 
 /* ---- tiles, operands in the second cache */
@@ -189,10 +138,10 @@ static void run_tile(void *user) {
 static void gemm_tiles(const char *family, lathe_gemm_q8_fn fn, uint64_t bits, unsigned mr, unsigned nr) {
     double peak = peak_of(family, bits);
     size_t k = 768, cols = 192;
-    uint8_t *a = memory(mr * k);
-    int8_t *b = memory((cols + 64) * k);
-    float *c = floats(mr * cols), *ones = floats(cols);
-    int32_t *zero = memory(cols * 4);
+    uint8_t *a = bench_memory(mr * k);
+    int8_t *b = bench_memory((cols + 64) * k);
+    float *c = bench_floats(mr * cols), *ones = bench_floats(cols);
+    int32_t *zero = bench_memory(cols * 4);
     for (size_t i = 0; i < mr * k; i++)
         a[i] &= 127;
     struct lathe_gemm_q8_epilogue e = {.scale = ones, .zero = zero, .w_scale = ones, .w_sum = zero};
@@ -209,7 +158,7 @@ static void gemm_tiles(const char *family, lathe_gemm_q8_fn fn, uint64_t bits, u
                                .ldc = cols,
                                .epilogue = &e}};
         u.tile.lda = k;
-        double t = best_of(run_tile, &u), rate = (double)rows * (double)cols * (double)k / t;
+        double t = bench_best(run_tile, &u), rate = (double)rows * (double)cols * (double)k / t;
         printf("  tile %2u x %2zu x %zu %26.1f GOPS %5.1f %%\n", rows, cols, k, 2 * rate / 1e9, 100 * rate / peak);
     }
     (void)nr;
@@ -227,7 +176,7 @@ struct layer_user {
     struct lathe_gemm_q8 product;
     const int8_t *weights;
     size_t count, next, stride;
-    void *scratch[64];
+    void *scratch[BENCH_THREADS];
 };
 static void layer_part(void *user, const struct lathe_team *team) {
     struct layer_user *u = user;
@@ -245,32 +194,32 @@ static void layers(struct lathe_pool *pool, const char *family, const char *name
                    const struct lathe_gemm_q8_blocks *form) {
     static const size_t shapes[][2] = {{768, 768}, {768, 3072}, {3072, 768}, {384, 384}, {384, 1536}, {1536, 384}};
     static const size_t rows[] = {1, 8, 16, 32, 64, 128, 512};
-    double peak = peak_of(family, bits) * thread_count;
-    printf("%s by %s, %u threads, peak %.0f GOPS\n", family, name, thread_count, 2 * peak / 1e9);
+    double peak = peak_of(family, bits) * bench_run.threads;
+    printf("%s by %s, %u threads, peak %.0f GOPS\n", family, name, bench_run.threads, 2 * peak / 1e9);
     if (form)
         printf("  %s in blocks of %zu%s\n", form->halves ? "4 bits" : "8 bits", form->block,
                form->zero ? ", with zero points" : "");
     struct layer_user u = {.pool = pool};
     lathe_kernels_select(bits, &u.kernels);
     size_t total = (size_t)64 << 20;
-    int8_t *weights = memory(total);
-    float *w_scale = floats(4096), *bias = floats(4096);
-    int32_t *w_sum = memory(4096 * 4);
+    int8_t *weights = bench_memory(total);
+    float *w_scale = bench_floats(4096), *bias = bench_floats(4096);
+    int32_t *w_sum = bench_memory(4096 * 4);
     for (size_t i = 0; i < total; i++)
         weights[i] = weights[i] == -128 ? 0 : weights[i];
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
             size_t m = rows[r], k = shapes[s][0], n = shapes[s][1];
-            float *x = floats(m * k), *y = floats(m * n);
+            float *x = bench_floats(m * k), *y = bench_floats(m * n);
             struct lathe_gemm_q8_blocks blocks = form ? *form : (struct lathe_gemm_q8_blocks){0};
-            float *cells = form ? floats(k * n / form->block) : NULL;
+            float *cells = form ? bench_floats(k * n / form->block) : NULL;
             if (form) {
                 blocks.count = k / form->block;
                 blocks.scale = blocks.w_sum = cells;
                 blocks.zero = form->zero ? weights : NULL;
             }
-            for (unsigned i = 0; i < thread_count; i++)
-                u.scratch[i] = memory(lathe_gemm_q8_scratch(m, n, k, blocks.block, true));
+            for (unsigned i = 0; i < bench_run.threads; i++)
+                u.scratch[i] = bench_memory(lathe_gemm_q8_scratch(m, n, k, blocks.block, true));
             u.weights = weights;
             u.stride = blocks.halves ? k * n / 2 : k * n;
             u.next = 0;
@@ -291,14 +240,14 @@ static void layers(struct lathe_pool *pool, const char *family, const char *name
                                                     .activation = n > k ? LATHE_ACT_GELU : LATHE_ACT_NONE}};
             double work = (double)m * (double)n * (double)k;
             u.count = 1;
-            double warm = best_of(run_layer, &u);
+            double warm = bench_best(run_layer, &u);
             u.count = total / u.stride;
-            double t = best_of(run_layer, &u);
+            double t = bench_best(run_layer, &u);
             printf("  %4zu x %4zu x %4zu%s warm %8.1f us %5.1f %%   stream %8.1f us %5.1f %% %7.0f GOPS %6.1f GB/s of "
                    "weights\n",
                    m, k, n, n > k ? " gelu" : "     ", warm * 1e6, 100 * work / warm / peak, t * 1e6,
                    100 * work / t / peak, 2 * work / t / 1e9, (double)(k * n) / t / 1e9);
-            for (unsigned i = 0; i < thread_count; i++)
+            for (unsigned i = 0; i < bench_run.threads; i++)
                 free(u.scratch[i]);
             free(x);
             free(y);
@@ -316,12 +265,12 @@ static void run_quantize(void *user) {
     quantize_fn(user);
 }
 static void quantizes(const char *name, lathe_quantize_rows_fn fn) {
-    float *x = floats(16 * 768), scale[16];
+    float *x = bench_floats(16 * 768), scale[16];
     int32_t zero[16];
-    uint8_t *q = memory(16 * 768);
+    uint8_t *q = bench_memory(16 * 768);
     struct lathe_quantize_rows rows = {16, 768, x, 768, NULL, 255, q, 768, scale, zero};
     quantize_fn = fn;
-    printf("%-34s %6.3f ns an element, rows of 768\n", name, best_of(run_quantize, &rows) / (16 * 768) * 1e9);
+    printf("%-34s %6.3f ns an element, rows of 768\n", name, bench_best(run_quantize, &rows) / (16 * 768) * 1e9);
     free(x);
     free(q);
 }
@@ -360,27 +309,15 @@ int main(int argc, char **argv) {
         if (strcmp(argv[i], "--tiles") == 0)
             tiles = true;
         else if (strcmp(argv[i], "--small-pages") == 0)
-            small_pages = true;
+            bench_run.small_pages = true;
         else if (i + 1 < argc && strcmp(argv[i], "--threads") == 0)
-            thread_count = (unsigned)atoi(argv[++i]);
+            bench_run.threads = (unsigned)atoi(argv[++i]);
         else if (i + 1 < argc && strcmp(argv[i], "--seconds") == 0)
-            seconds_each = atof(argv[++i]);
+            bench_run.seconds = atof(argv[++i]);
         else if (i + 1 < argc && strcmp(argv[i], "--only") == 0)
             only = argv[++i];
     }
-    struct lathe_diag diag = {0};
-    struct lathe_pool *pool = NULL;
-    struct lathe_pool_options options = {.threads = thread_count};
-    if (lathe_pool_new(&options, &pool, &diag) != LATHE_OK) {
-        fprintf(stderr, "%s\n", diag.text);
-        return 1;
-    }
-    thread_count = lathe_pool_threads(pool);
-    if (thread_count > 64)
-        return 1;
-    char brand[49];
-    lathe_cpu_brand(brand);
-    printf("%s\n", brand);
+    struct lathe_pool *pool = bench_pool();
 #define KERNEL_GEMM_F32(function, pack, bits, mr, nr)
 #define KERNEL(family, type, function, bits, bound)
 #define KERNEL_QUANTIZE(function, bits)                                                                                \

@@ -6,6 +6,7 @@
 #include "kernel_rows.h"
 #include "target.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -54,6 +55,27 @@ static inline void test_seed_init(void) {
 
 static inline bool test_can_run(uint64_t bits) {
     return (lathe_cpu_bits() & bits) == bits;
+}
+
+/* What an activation means, exactly; alpha is that of quick_gelu. */
+static inline double test_activate(enum lathe_activation activation, double alpha, double x) {
+    switch (activation) {
+    case LATHE_ACT_RELU:
+        return x > 0 ? x : 0;
+    case LATHE_ACT_GELU:
+        return 0.5 * x * (1 + erf(x * sqrt(0.5)));
+    case LATHE_ACT_GELU_TANH:
+        return 0.5 * x * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)));
+    case LATHE_ACT_QUICK_GELU:
+        return x / (1 + exp(-alpha * x));
+    case LATHE_ACT_SILU:
+        return x / (1 + exp(-x));
+    case LATHE_ACT_TANH:
+        return tanh(x);
+    case LATHE_ACT_NONE:
+        break;
+    }
+    return x;
 }
 
 /* n floats with a guard of bytes on both sides; guarded_free checks that they were left alone. */

@@ -115,26 +115,6 @@ static void convert(void **state) {
 /* What an activation may add to the rounding of its operand. */
 #define ACTIVATION_BOUND 4e-6
 
-static double activate(enum lathe_activation activation, double alpha, double x) {
-    switch (activation) {
-    case LATHE_ACT_RELU:
-        return x > 0 ? x : 0;
-    case LATHE_ACT_GELU:
-        return 0.5 * x * (1 + erf(x * sqrt(0.5)));
-    case LATHE_ACT_GELU_TANH:
-        return 0.5 * x * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)));
-    case LATHE_ACT_QUICK_GELU:
-        return x / (1 + exp(-alpha * x));
-    case LATHE_ACT_SILU:
-        return x / (1 + exp(-x));
-    case LATHE_ACT_TANH:
-        return tanh(x);
-    case LATHE_ACT_NONE:
-        break;
-    }
-    return x;
-}
-
 static void one_tile(const struct gemm_row *row, size_t m, size_t n, size_t k) {
     size_t kp = k + k % 2, panels = (n + 15) / 16, lda = kp * row->a_bytes + 4 * test_below(9), ldc = n + test_below(5);
     size_t ldr = n + test_below(4), packed = panels * 16 * kp / 2;
@@ -175,7 +155,7 @@ static void one_tile(const struct gemm_row *row, size_t m, size_t n, size_t k) {
                 continue;
             }
             double v = (double)sum * e.scale + (e.bias ? bias[j] : 0), size = fabs(v) > 1 ? fabs(v) : 1;
-            double want = activate(e.activation, e.alpha, v) + (e.residual ? residual[i * ldr + j] : 0);
+            double want = test_activate(e.activation, e.alpha, v) + (e.residual ? residual[i * ldr + j] : 0);
             if (!(fabs(got - want) <= ACTIVATION_BOUND * size))
                 fail_msg("%s activation %d of %.9g: %.9g is not %.9g", row->name, e.activation, v, got, want);
         }

@@ -23,25 +23,6 @@ static const struct gemm_row rows[] = {
 };
 #define ROWS (sizeof rows / sizeof *rows)
 
-static double activate(enum lathe_activation activation, double alpha, double x) {
-    switch (activation) {
-    case LATHE_ACT_RELU:
-        return x > 0 ? x : 0;
-    case LATHE_ACT_GELU:
-        return 0.5 * x * (1 + erf(x * 0.70710678118654752440));
-    case LATHE_ACT_GELU_TANH:
-        return 0.5 * x * (1 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
-    case LATHE_ACT_QUICK_GELU:
-        return x / (1 + exp(-alpha * x));
-    case LATHE_ACT_SILU:
-        return x / (1 + exp(-x));
-    case LATHE_ACT_TANH:
-        return tanh(x);
-    default:
-        return x;
-    }
-}
-
 static void one_tile(const struct gemm_row *row, size_t m, size_t n, size_t k) {
     size_t lda = k + test_below(5), panels = (n + 15) / 16, ldc = n + test_below(7), ldr = n + test_below(3);
     float *a = guarded_floats(m * lda + 1), *packed = guarded_floats(m * k + 16), *w = guarded_floats(k * n + 1);
@@ -79,7 +60,7 @@ static void one_tile(const struct gemm_row *row, size_t m, size_t n, size_t k) {
             }
             if (with_epilogue) {
                 sum = sum * e.scale + (e.bias ? bias[j] : 0);
-                sum = activate(e.activation, e.alpha, sum) + (e.residual ? residual[i * ldr + j] : 0);
+                sum = test_activate(e.activation, e.alpha, sum) + (e.residual ? residual[i * ldr + j] : 0);
             }
             if (!(fabs(got - sum) <= 1e-6 * size + 1e-6))
                 fail_msg("%s m %zu n %zu k %zu: [%zu][%zu] is %.9g, not %.9g", row->name, m, n, k, i, j, got, sum);
@@ -219,7 +200,7 @@ static void products(void **state) {
                         sum += (double)a[i * k + t] * w[t * n + j];
                         size += fabs((double)a[i * k + t] * w[t * n + j]);
                     }
-                    sum = activate(LATHE_ACT_GELU, 0, sum + bias[j]);
+                    sum = test_activate(LATHE_ACT_GELU, 0, sum + bias[j]);
                     assert_true(fabs(c[i * n + j] - sum) <= 2e-6 * (1 + fabs(sum)) + 2e-7 * size);
                 }
             /* more threads, B packed on the way, B transposed: the same bits */

@@ -277,25 +277,6 @@ static void sums(void **state) {
 
 /* ---- epilogue: bit for bit without an activation, within the stated bound with one */
 
-static double activate(enum lathe_activation activation, double alpha, double x) {
-    switch (activation) {
-    case LATHE_ACT_RELU:
-        return x > 0 ? x : 0;
-    case LATHE_ACT_GELU:
-        return 0.5 * x * (1 + erf(x * 0.70710678118654752440));
-    case LATHE_ACT_GELU_TANH:
-        return 0.5 * x * (1 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
-    case LATHE_ACT_QUICK_GELU:
-        return x / (1 + exp(-alpha * x));
-    case LATHE_ACT_SILU:
-        return x / (1 + exp(-x));
-    case LATHE_ACT_TANH:
-        return tanh(x);
-    default:
-        return x;
-    }
-}
-
 /* What kernel_q8.h states. */
 static double activation_bound(enum lathe_activation activation, double x) {
     double size = fabs(x), bound = 2e-6 * (size > 1 ? size : 1);
@@ -405,7 +386,7 @@ static void epilogue(void **state) {
                             fail_msg("%s: %.9g is not %.9g", gemm_rows[r].name, c[i * ldc + j], x);
                         continue;
                     }
-                    double want = activate(e.activation, e.alpha, x);
+                    double want = test_activate(e.activation, e.alpha, x);
                     want += e.residual ? residual[i * ldr + j] : 0;
                     if (!(fabs(c[i * ldc + j] - want) <= activation_bound(e.activation, x)))
                         fail_msg("%s activation %d of %.9g: %.9g is not %.9g", gemm_rows[r].name, e.activation, x,
