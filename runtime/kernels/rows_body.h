@@ -39,65 +39,87 @@ static inline float row_load_sum(size_t n, const float *a, const float *residual
     return v_sum((s[0] + s[1]) + (s[2] + s[3]));
 }
 
-/* Two passes and a correction: with d = x - mean, the sum of d says how far the rounded mean is off. A constant row
- * then has differences of exactly 0. */
+/* Mean and inverse deviation of a row by two passes and a correction: with d = x - mean, the sum of d says how far the
+ * rounded mean is off. A constant row then has differences of exactly 0. */
+struct row_moments {
+    float mean, scale;
+};
+
+static inline struct row_moments row_moments(size_t n, const float *x, float mean, float epsilon) {
+    float inverse_n = 1.0f / (float)n;
+    vf m = v_set1(mean);
+    vf d1[4] = {v_set1(0.0f), v_set1(0.0f), v_set1(0.0f), v_set1(0.0f)};
+    vf d2[4] = {v_set1(0.0f), v_set1(0.0f), v_set1(0.0f), v_set1(0.0f)};
+    size_t i = 0;
+    for (; i + 4 * VN <= n; i += 4 * VN) {
+        LATHE_UNROLL
+        for (size_t u = 0; u < 4; u++) {
+            vf d = v_load(x + i + u * VN) - m;
+            d1[u] = d1[u] + d;
+            d2[u] = v_fma(d, d, d2[u]);
+        }
+    }
+    for (; i + VN <= n; i += VN) {
+        vf d = v_load(x + i) - m;
+        d1[0] = d1[0] + d;
+        d2[0] = v_fma(d, d, d2[0]);
+    }
+    float off = v_sum((d1[0] + d1[1]) + (d1[2] + d1[3])), square = v_sum((d2[0] + d2[1]) + (d2[2] + d2[3]));
+    for (; i < n; i++) {
+        float d = x[i] - mean;
+        off += d;
+        square += d * d;
+    }
+    off *= inverse_n;
+    float variance = square * inverse_n - off * off;
+    variance = variance < 0.0f ? 0.0f : variance;
+    return (struct row_moments){mean + off, 1.0f / __builtin_sqrtf(variance + epsilon)};
+}
+
+static inline void row_normalize(size_t n, const float *x, struct row_moments moments, const float *gamma,
+                                 const float *beta, float *y) {
+    vf m = v_set1(moments.mean), s = v_set1(moments.scale);
+    for (size_t i = 0; i < n; i += VN) {
+        size_t left = n - i < VN ? n - i : VN;
+        bool whole = left == VN;
+        vf v = ((whole ? v_load(x + i) : v_load_n(x + i, left)) - m) * s;
+        if (gamma)
+            v = v * (whole ? v_load(gamma + i) : v_load_n(gamma + i, left));
+        if (beta)
+            v = v + (whole ? v_load(beta + i) : v_load_n(beta + i, left));
+        if (whole)
+            v_store(y + i, v);
+        else
+            v_store_n(y + i, v, left);
+    }
+}
+
+/* Several rows at a time: the way from the last element to the mean, and to the deviation, is long, and the elements of
+ * the next row are added up meanwhile. Zen 5, AVX-512, cycles a row, one at a time -> four, rows of 384 and 768:
+ *   in the first cache     180 -> 116, 274 -> 208; with a residual 190 -> 128, 306 -> 242
+ *   64 rows in the second  180 -> 127, 309 -> 234; with a residual 211 -> 173, 400 -> 348 */
+#define NORM_ROWS ((size_t)4)
+
 void ROWS_NAME(layer_norm_f32)(size_t count, size_t n, const float *a, const float *residual, const float *gamma,
                                const float *beta, float epsilon, float *y, float *sum) {
     float inverse_n = 1.0f / (float)n;
-    for (size_t row = 0; row < count; row++, a += n, y += n) {
+    for (size_t at = 0, some; at < count; at += some, a += some * n, y += some * n) {
+        some = count - at < NORM_ROWS ? count - at : NORM_ROWS;
         float *stored = sum ? sum : y;
-        float mean = row_load_sum(n, a, residual, stored) * inverse_n;
-        const float *x = a;
-        if (residual) {
-            x = stored;
-            residual += n;
-        } else if (sum) {
-            memcpy(sum, a, n * sizeof *a);
-        }
+        const float *x = residual ? stored : a;
+        struct row_moments row[NORM_ROWS];
+        for (size_t r = 0; r < some; r++)
+            row[r].mean = row_load_sum(n, a + r * n, residual ? residual + r * n : NULL, stored + r * n) * inverse_n;
+        for (size_t r = 0; r < some; r++)
+            row[r] = row_moments(n, x + r * n, row[r].mean, epsilon);
+        if (sum && !residual)
+            memcpy(sum, a, some * n * sizeof *a);
+        for (size_t r = 0; r < some; r++)
+            row_normalize(n, x + r * n, row[r], gamma, beta, y + r * n);
+        if (residual)
+            residual += some * n;
         if (sum)
-            sum += n;
-        vf m = v_set1(mean);
-        vf d1[4] = {v_set1(0.0f), v_set1(0.0f), v_set1(0.0f), v_set1(0.0f)};
-        vf d2[4] = {v_set1(0.0f), v_set1(0.0f), v_set1(0.0f), v_set1(0.0f)};
-        size_t i = 0;
-        for (; i + 4 * VN <= n; i += 4 * VN) {
-            LATHE_UNROLL
-            for (size_t u = 0; u < 4; u++) {
-                vf d = v_load(x + i + u * VN) - m;
-                d1[u] = d1[u] + d;
-                d2[u] = v_fma(d, d, d2[u]);
-            }
-        }
-        for (; i + VN <= n; i += VN) {
-            vf d = v_load(x + i) - m;
-            d1[0] = d1[0] + d;
-            d2[0] = v_fma(d, d, d2[0]);
-        }
-        float off = v_sum((d1[0] + d1[1]) + (d1[2] + d1[3])), square = v_sum((d2[0] + d2[1]) + (d2[2] + d2[3]));
-        for (; i < n; i++) {
-            float d = x[i] - mean;
-            off += d;
-            square += d * d;
-        }
-        off *= inverse_n;
-        float variance = square * inverse_n - off * off;
-        variance = variance < 0.0f ? 0.0f : variance;
-        float scale = 1.0f / __builtin_sqrtf(variance + epsilon);
-        m = v_set1(mean + off);
-        vf s = v_set1(scale);
-        for (i = 0; i < n; i += VN) {
-            size_t left = n - i < VN ? n - i : VN;
-            bool whole = left == VN;
-            vf v = ((whole ? v_load(x + i) : v_load_n(x + i, left)) - m) * s;
-            if (gamma)
-                v = v * (whole ? v_load(gamma + i) : v_load_n(gamma + i, left));
-            if (beta)
-                v = v + (whole ? v_load(beta + i) : v_load_n(beta + i, left));
-            if (whole)
-                v_store(y + i, v);
-            else
-                v_store_n(y + i, v, left);
-        }
+            sum += some * n;
     }
 }
 
