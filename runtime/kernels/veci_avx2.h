@@ -30,6 +30,14 @@ static inline vi vi_mul(vi a, vi b) {
 static inline vi vi_max(vi a, vi b) {
     return _mm256_max_epi32(a, b);
 }
+static inline vi vi_max_unsigned(vi a, vi b) {
+    return _mm256_max_epu32(a, b);
+}
+static inline int32_t vi_hmax(vi x) {
+    __m128i s = _mm_max_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+    s = _mm_max_epi32(s, _mm_shuffle_epi32(s, 0x4e));
+    return _mm_cvtsi128_si32(_mm_max_epi32(s, _mm_shuffle_epi32(s, 0xb1)));
+}
 static inline vi vi_add(vi a, vi b) {
     return _mm256_add_epi32(a, b);
 }

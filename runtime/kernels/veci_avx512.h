@@ -30,6 +30,12 @@ static inline vi vi_mul(vi a, vi b) {
 static inline vi vi_max(vi a, vi b) {
     return _mm512_max_epi32(a, b);
 }
+static inline vi vi_max_unsigned(vi a, vi b) {
+    return _mm512_max_epu32(a, b);
+}
+static inline int32_t vi_hmax(vi x) {
+    return _mm512_reduce_max_epi32(x);
+}
 static inline vi vi_add(vi a, vi b) {
     return _mm512_add_epi32(a, b);
 }

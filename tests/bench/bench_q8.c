@@ -1,12 +1,12 @@
 /* Micro-benchmark of the 8-bit rows of the kernel table: the peak of each row's scheme measured (how many 8-bit
  * multiply-adds its instructions do when nothing else stands in their way), then what share of it is reached.
  *
- *   bench_q8 [--threads N] [--seconds X] [--only WORD] [--tiles] [--small-pages]
+ *   bench_q8 [--threads N] [--seconds X] [--only WORD] [--layer MxKxN] [--tiles] [--small-pages]
  *
  * Peaks are those of one core, best of several short runs, times the threads. Layers go through the blocked product
  * with the whole team, rows quantized and all epilogues done; their weights rotate through 64 MB, so that small row
- * counts read memory as a model does ("stream"), or stay the same ("warm"). --small-pages: weights in pages of 4 KB, as
- * a mapped file has them. */
+ * counts read memory as a model does ("stream"), or stay the same ("warm"). --layer: one of those. --small-pages:
+ * weights in pages of 4 KB, as a mapped file has them. */
 #include "bench_run.h"
 #include "cpu.h"
 #include "gemm_q8_drive.h"
@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *only;
+static const char *only, *only_layer;
 static bool tiles;
 
 /* ---- peaks: 12 sums, operands that stay in registers */
@@ -210,6 +210,10 @@ static void layers(struct lathe_pool *pool, const char *family, const char *name
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
             size_t m = rows[r], k = shapes[s][0], n = shapes[s][1];
+            char layer[80];
+            snprintf(layer, sizeof layer, "%zux%zux%zu", m, k, n);
+            if (only_layer && strcmp(layer, only_layer) != 0)
+                continue;
             float *x = bench_floats(m * k), *y = bench_floats(m * n);
             struct lathe_gemm_q8_blocks blocks = form ? *form : (struct lathe_gemm_q8_blocks){0};
             float *cells = form ? bench_floats(k * n / form->block) : NULL;
@@ -265,12 +269,16 @@ static void run_quantize(void *user) {
     quantize_fn(user);
 }
 static void quantizes(const char *name, lathe_quantize_rows_fn fn) {
-    float *x = bench_floats(16 * 768), scale[16];
+    float *x = bench_floats(16 * 3072), scale[16];
     int32_t zero[16];
-    uint8_t *q = bench_memory(16 * 768);
-    struct lathe_quantize_rows rows = {16, 768, x, 768, NULL, 255, q, 768, scale, zero};
+    uint8_t *q = bench_memory(16 * 3072);
     quantize_fn = fn;
-    printf("%-34s %6.3f ns an element, rows of 768\n", name, bench_best(run_quantize, &rows) / (16 * 768) * 1e9);
+    printf("%-34s", name);
+    for (size_t k = 384; k <= 3072; k *= 2) {
+        struct lathe_quantize_rows rows = {16, k, x, k, NULL, 255, q, k, scale, zero};
+        printf("%6.3f ns an element, rows of %zu", bench_best(run_quantize, &rows) / (16 * (double)k) * 1e9, k);
+    }
+    putchar('\n');
     free(x);
     free(q);
 }
@@ -316,6 +324,8 @@ int main(int argc, char **argv) {
             bench_run.seconds = atof(argv[++i]);
         else if (i + 1 < argc && strcmp(argv[i], "--only") == 0)
             only = argv[++i];
+        else if (i + 1 < argc && strcmp(argv[i], "--layer") == 0)
+            only_layer = argv[++i];
     }
     struct lathe_pool *pool = bench_pool();
 #define KERNEL_GEMM_F32(function, pack, bits, mr, nr)

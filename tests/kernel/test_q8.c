@@ -136,7 +136,7 @@ static void fill_row(size_t k, float *x, unsigned kind) {
             x[i] = v * 3.4e38f;
             break;
         case 8:
-            x[i] = test_below(k) == 0 ? NAN : v;
+            x[i] = test_below(k) == 0 ? copysignf(NAN, v) : v;
             break;
         default:
             x[i] = test_below(k) == 0 ? (test_below(2) ? INFINITY : -INFINITY) : v;
@@ -154,15 +154,15 @@ static void quantize(void **state) {
             for (unsigned kind = 0; kind < 10; kind++) {
                 if (test_left_out(4))
                     continue;
-                size_t count = 1 + test_below(3), ldx = k + test_below(5), padded = (k + 3) / 4 * 4;
+                size_t count = 1 + test_below(11), ldx = k + test_below(5), padded = (k + 3) / 4 * 4;
                 size_t ldq = padded + test_below(9);
                 float *x = guarded_floats(count * ldx + 1), *x_scale = guarded_floats(k);
                 float *scale = guarded_floats(count), want_scale;
                 int32_t *zero = guarded(count * sizeof *zero), want_zero;
-                uint8_t *q = guarded(count * ldq + 1), before[2048], want[256];
+                uint8_t *q = guarded(count * ldq + 1), before[4096], want[256];
                 memcpy(before, q, count * ldq + 1);
                 for (size_t i = 0; i < count; i++)
-                    fill_row(k, x + i * ldx, kind);
+                    fill_row(k, x + i * ldx, i % 2 ? (unsigned)test_below(10) : kind);
                 struct lathe_quantize_rows call = {.count = count,
                                                    .k = k,
                                                    .x = x,

@@ -1,5 +1,5 @@
 /* quantize_rows for AVX2. */
-#include "vec_avx2.h"
+#include "veci_avx2.h"
 
 static inline void quantize_store(const __m256 v[4], int zero, unsigned top, unsigned char *out) {
     const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);

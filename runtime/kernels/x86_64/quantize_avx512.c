@@ -1,5 +1,5 @@
 /* quantize_rows for AVX-512. */
-#include "vec_avx512.h"
+#include "veci_avx512.h"
 
 static inline void quantize_store(const __m512 v[4], int zero, unsigned top, unsigned char *out) {
     const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
