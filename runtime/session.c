@@ -168,7 +168,7 @@ static enum lathe_status set_limits(struct lathe_session *s, const struct lathe_
 static void reserve_rows(struct lathe_session *s, const struct lathe_step_state *st) {
     const struct lathe_tensor *x = st->in[0];
     int64_t k = x && x->rank ? x->dims[x->rank - 1] : 0, m = k > 0 ? lathe_tensor_count(x) / k : 0;
-    int64_t most = (int64_t)LATHE_MOST_OWN_ROWS_Q8 * s->threads;
+    int64_t most = (int64_t)LATHE_MOST_HEAD_ROWS * s->threads + (int64_t)s->threads;
     size_t block = (size_t)lathe_attr_int(&st->attrs, LATHE_ATTR_BLOCK_SIZE, 0);
     size_t need =
         s->threads > 1 && m > 0 ? lathe_gemm_q8_rows_bytes((size_t)(m < most ? m : most), (size_t)k, block) : 0;

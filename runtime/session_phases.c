@@ -121,11 +121,14 @@ static bool head_part(const struct lathe_step_state *st, unsigned o, int64_t *at
 }
 
 /* Can the 8-bit product `i` be cut by the heads of attention step `j`, which reads its result? Whatever else the two
- * touch must be apart. */
+ * touch must be apart. One that could be cut by rows is cut by heads when a thread has that many: see
+ * LATHE_LEAST_HEAD_ROWS. */
 static bool cut_by_heads(const struct lathe_session *s, uint32_t i, uint32_t j, struct lathe_head_columns *out) {
     const struct lathe_step_state *product = &s->steps[i], *st = &s->steps[j];
     const struct lathe_tensor *y = product->out[0];
-    if (product->op->op != LATHE_OP_LINEAR_Q8 || product->solo || product->rows || y->rank < 1)
+    size_t own = product->rows / s->threads;
+    if (product->op->op != LATHE_OP_LINEAR_Q8 || product->solo || y->rank < 1 ||
+        (product->rows && (own < LATHE_LEAST_HEAD_ROWS || own > LATHE_MOST_HEAD_ROWS)))
         return false;
     int64_t columns = 0, total = y->dims[y->rank - 1];
     for (unsigned o = 0; o < st->n_in; o++) {
@@ -165,6 +168,7 @@ static void find_heads(struct lathe_session *s, uint32_t j) {
             if (!product->heads.heads && same_rows(st->in[o], product->out[0]) && cut_by_heads(s, i, j, &columns)) {
                 product->heads = st->heads = columns;
                 product->heads_of = j;
+                product->rows = 0;
             }
             break;
         }

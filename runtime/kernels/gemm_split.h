@@ -31,6 +31,15 @@ struct lathe_gemm_part {
  *   minilm-l6 int8, 8, 12 tokens, 4 rows a thread      0.136 -> 0.154                 | 0.194 -> 0.177, 0.268 -> 0.220
  *   distilbert int8, 32, 48 tokens, from 32 to 12      1.52 -> 1.64, 2.16 -> 2.29     | 1.69 -> 1.65, 2.49 -> 2.38 */
 enum { LATHE_OWN_ROWS_F32 = 64, LATHE_OWN_ROWS_BF16 = 32, LATHE_MOST_OWN_ROWS_Q8 = 32 };
+/* Attention wants the keys and values of all rows of a sequence. With so many rows a thread, 8-bit products before it
+ * are cut by heads all the same, as those of fewer rows are: its rows are quantized once, a quarter of the bytes that
+ * keys and values of rows are, and what a thread has multiplied it also reads. By rows -> by heads, 2 threads, Zen 5,
+ * least of medians in ms, cores with | without a common cache:
+ *   minilm-l6 int8, 64 and 128 tokens     0.850 -> 0.835, 1.720 -> 1.706 | 1.004 -> 1.003, 2.108 -> 2.009
+ *   minilm-l6 int8, 256 and 512 tokens    3.65 -> 3.63, 8.16 -> 8.20     | 4.26 -> 4.19, 8.78 -> 8.86
+ *   minilm-l6 int8, 32 tokens             0.439 -> 0.434                 | 0.508 -> 0.526
+ *   distilbert int8, 64 and 128 tokens    2.96 -> 2.92, 5.48 -> 5.42     | 3.21 -> 3.16, 6.06 -> 5.93 */
+enum { LATHE_LEAST_HEAD_ROWS = 24, LATHE_MOST_HEAD_ROWS = 128 };
 /* For 8-bit weights [k][n]; at most LATHE_MOST_OWN_ROWS_Q8. */
 unsigned lathe_own_rows_q8(size_t k, size_t n);
 bool lathe_gemm_by_rows(size_t m, unsigned threads, unsigned own);
