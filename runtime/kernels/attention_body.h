@@ -77,7 +77,7 @@ static void attention_block(const struct attention_state *st, size_t g, size_t k
                             size_t block_keys, bool first, bool plain, bool rounds, const float *v, size_t ldv) {
     const struct lathe_attention_f32_args *args = st->args;
     size_t q0 = g * AQ, nq = args->nq - q0 < AQ ? args->nq - q0 : AQ;
-    size_t panels = (nq + 15) / 16, tiles = (block_keys + ATTENTION_MR - 1) / ATTENTION_MR;
+    size_t panels = (nq + 15) / 16, tiles = lathe_gemm_tiles(block_keys, ATTENTION_MR);
     float *strip = st->strip;
     struct lathe_gemm_f32_tile tile = {.cols = panels * 16,
                                        .k = args->d,
@@ -86,7 +86,8 @@ static void attention_block(const struct attention_state *st, size_t g, size_t k
                                        .panel_stride = 16 * args->d,
                                        .ldc = AQ};
     for (size_t i = 0; i < tiles; i++) {
-        size_t from = block_keys * i / tiles, to = block_keys * (i + 1) / tiles;
+        size_t from = lathe_gemm_tile_begin(block_keys, ATTENTION_MR, i);
+        size_t to = lathe_gemm_tile_begin(block_keys, ATTENTION_MR, i + 1);
         if (to <= lo || from >= hi)
             continue;
         tile.rows = to - from;
@@ -108,9 +109,10 @@ static void attention_block(const struct attention_state *st, size_t g, size_t k
         else
             attention_softmax(strip + q, lo, hi, scale, first, false, st->max + q0 + q, st->sum + q0 + q, o + q,
                               args->dv);
-    size_t parts = (args->dv + ATTENTION_MR - 1) / ATTENTION_MR;
+    size_t dv = args->dv, parts = lathe_gemm_tiles(dv, ATTENTION_MR);
     for (size_t i = 0; i < parts; i++) {
-        size_t from = args->dv * i / parts, to = args->dv * (i + 1) / parts;
+        size_t from = lathe_gemm_tile_begin(dv, ATTENTION_MR, i);
+        size_t to = lathe_gemm_tile_begin(dv, ATTENTION_MR, i + 1);
         struct lathe_gemm_f32_tile product = {.rows = to - from,
                                               .cols = panels * 16,
                                               .k = hi - lo,
@@ -143,9 +145,10 @@ static __attribute__((noinline)) void attention_run(const struct lathe_attention
         attention_round(st.qt, groups * AQ * d);
     for (size_t key0 = 0; key0 < args->nk; key0 += AK) {
         size_t keys = args->nk - key0 < AK ? args->nk - key0 : AK;
-        size_t tiles = (keys + ATTENTION_MR - 1) / ATTENTION_MR;
+        size_t tiles = lathe_gemm_tiles(keys, ATTENTION_MR);
         for (size_t i = 0; i < tiles; i++) {
-            size_t from = keys * i / tiles, to = keys * (i + 1) / tiles;
+            size_t from = lathe_gemm_tile_begin(keys, ATTENTION_MR, i);
+            size_t to = lathe_gemm_tile_begin(keys, ATTENTION_MR, i + 1);
             ATTENTION_PACK_A(to - from, d, args->k + (key0 + from) * args->ldk, args->ldk, st.k + from * d);
         }
         if (rounds)

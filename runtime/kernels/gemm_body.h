@@ -1,8 +1,8 @@
 /* gemm_f32 on the vector layer, included by one file an instruction set. The including file defines
- *   GEMM_NAME, GEMM_PACK_NAME  the functions made here
  *   GEMM_MR                    the most rows of a tile
- *   GEMM_WIDTHS(X)             X(rows, panels): from the fewest rows up, how many panels go through the registers
- *                              together for tiles of at most `rows` rows
+ *   GEMM_MANY                  rows x panels from which on sums take a bias in the registers: code for the tiles that
+ *                              are called most
+ *   GEMM_AHEAD(rows, panels)   how many steps of k early lines of B are asked for
  * The sums stay in registers while k runs; each step loads one vector of every panel and broadcasts one element of A a
  * row. */
 #ifndef LATHE_GEMM_BODY_H
@@ -133,18 +133,31 @@ static inline __attribute__((always_inline)) void gemm_panels(const size_t rows,
         a += (end - t) * tile->lda;
         b += (end - t) * tile->ldb;
     }
-    bool direct = whole && !tile->epilogue;
+    /* The sums of large tiles take a bias, or what changes nothing, on their way to C: 1 % of such a layer. */
+    const struct lathe_gemm_epilogue *e = tile->epilogue;
+    size_t column = (size_t)(c - tile->c);
+    bool simple = rows * panels >= GEMM_MANY && e && e->activation == LATHE_ACT_NONE && !e->residual && e->scale == 1;
+    bool direct = whole && (!e || simple);
     float *to = direct ? c : sums;
     size_t ld = direct ? ldc : panels * 16;
     LATHE_UNROLL
-    for (size_t r = 0; r < rows; r++) {
+    for (size_t v = 0; v < vectors; v++) {
+        vf bias = v_set1(-0.0f);
+        if (direct && simple && e->bias)
+            bias = v_load(e->bias + column + v * VN);
         LATHE_UNROLL
-        for (size_t v = 0; v < vectors; v++)
-            v_store(to + r * ld + v * VN, acc[r][v]);
+        for (size_t r = 0; r < rows; r++) {
+            vf x = acc[r][v];
+            if (rows * panels >= GEMM_MANY)
+                x = x + bias;
+            v_store(to + r * ld + v * VN, x);
+        }
     }
-    if (tile->epilogue)
-        gemm_finish(rows, cols, (size_t)(c - tile->c), sums, panels * 16, c, ldc, tile->epilogue);
-    else if (!direct)
+    if (direct)
+        return;
+    if (e)
+        gemm_finish(rows, cols, column, sums, panels * 16, c, ldc, e);
+    else
         gemm_copy(rows, cols, sums, panels * 16, c, ldc);
 }
 

@@ -76,9 +76,9 @@ static void run_block(const struct blocks *blocks, size_t m0, size_t m1, size_t 
                       const float *panels, size_t panel_stride, const float *next) {
     const struct lathe_gemm_f32 *p = blocks->product;
     const struct lathe_gemm_f32_kernel *kernel = blocks->kernel;
-    size_t rows = m1 - m0, tiles = (rows + kernel->mr - 1) / kernel->mr;
+    size_t rows = m1 - m0, mr = kernel->mr, tiles = lathe_gemm_tiles(rows, mr);
     for (size_t i = 0; i < tiles; i++) {
-        size_t from = rows * i / tiles, to = rows * (i + 1) / tiles;
+        size_t from = lathe_gemm_tile_begin(rows, mr, i), to = lathe_gemm_tile_begin(rows, mr, i + 1);
         pack_a(kernel, p, m0 + from, to - from, k0, kc, blocks->a + from * kc);
     }
     struct lathe_gemm_epilogue epilogue = p->epilogue;
@@ -95,7 +95,8 @@ static void run_block(const struct blocks *blocks, size_t m0, size_t m1, size_t 
         tile.b = panels + (j - n0) / 16 * panel_stride;
         epilogue.bias = p->epilogue.bias ? p->epilogue.bias + j : NULL;
         for (size_t i = 0; i < tiles; i++) {
-            size_t from = rows * i / tiles, to = rows * (i + 1) / tiles, row = m0 + from;
+            size_t from = lathe_gemm_tile_begin(rows, mr, i), to = lathe_gemm_tile_begin(rows, mr, i + 1);
+            size_t row = m0 + from;
             tile.rows = tile.lda = to - from;
             tile.a = blocks->a + from * kc;
             tile.c = p->c + row * p->ldc + j;

@@ -2,6 +2,7 @@
 #include "vec_plain.h"
 
 #define GEMM_MR                  4
+#define GEMM_MANY                4
 #define GEMM_AHEAD(rows, panels) 16
 #include "gemm_body.h"
 #include "kernel_rows.h"

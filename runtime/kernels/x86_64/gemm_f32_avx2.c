@@ -3,6 +3,7 @@
 #include "vec_avx2.h"
 
 #define GEMM_MR                  6
+#define GEMM_MANY                6
 #define GEMM_REACH               512 /* lines of B in flight, times the rows that use them */
 #define GEMM_AHEAD(rows, panels) (GEMM_REACH / ((rows) * (panels)) < 16 ? 16 : GEMM_REACH / ((rows) * (panels)))
 #include "gemm_body.h"

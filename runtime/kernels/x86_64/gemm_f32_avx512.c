@@ -3,6 +3,7 @@
 #include "vec_avx512.h"
 
 #define GEMM_MR                  14
+#define GEMM_MANY                28
 #define GEMM_REACH               1024 /* lines of B in flight, times the rows that use them */
 #define GEMM_AHEAD(rows, panels) (GEMM_REACH / ((rows) * (panels)) < 16 ? 16 : GEMM_REACH / ((rows) * (panels)))
 #include "gemm_body.h"
