@@ -74,7 +74,9 @@ static enum lathe_status find_inputs(struct calibrating *c) {
         if (x == LATHE_NONE || g->values[x].dtype != LATHE_F32 || lathe_value_is_constant(g, x) ||
             !lathe_value_dim_is(g, x, -1, &k) || !lathe_value_dim_is(g, g->nodes[n].out[0], -1, &columns))
             continue;
-        c->work += (double)k * (double)columns;
+        struct lathe_attrs attrs = lathe_node_attrs(g, n);
+        int64_t groups = lathe_attr_int(&attrs, LATHE_ATTR_GROUP, 1);
+        c->work += (double)k * (double)columns / (double)(groups > 1 ? groups : 1);
         if (lathe_calibration_of(c->out, x))
             continue;
         struct lathe_calibration_input *in = &c->out->at[c->out->count];

@@ -176,6 +176,11 @@ static void product(const struct step *c, double k) {
                                            : read_ns(c, bytes_of(c, w), bytes_of(c, w));
 }
 
+/* Attention on packed rows with one query a sequence. */
+static bool one_query(const struct step *c) {
+    return attr(c, LATHE_ATTR_START, -1) >= 0 || (c->s->n_in > 5 && value_at(c, 5));
+}
+
 static void attention(const struct step *c) {
     const struct lathe_target_cost *cost = &c->m->target->cost;
     const struct lathe_fmt_value *q = value_at(c, 0), *kv = value_at(c, 1), *y = value_at(c, c->s->n_in);
@@ -202,7 +207,13 @@ static void attention(const struct step *c) {
             rate *= (d + dv) / (d + 2 * dv); /* two products with the values */
     }
     /* The keys of each head are laid out for the products first. */
-    double laid_out = keys * heads * (d + dv) * (packed ? (double)c->m->batch : dim_of(c, y, 0)) * cost->element;
+    double laid = keys * heads;
+    if (packed && attr(c, LATHE_ATTR_KV_HEADS, (int64_t)heads) == 1 && one_query(c)) {
+        /* Heads that share keys are rows of one product in each thread, which takes 16 at a time. */
+        laid = keys * c->m->threads;
+        rate *= heads / (ceil(heads / c->m->threads / 16) * 16 * c->m->threads);
+    }
+    double laid_out = laid * (d + dv) * (packed ? (double)c->m->batch : dim_of(c, y, 0)) * cost->element;
     c->out->compute_ns = (c->out->products / rate + (scores * exponential + laid_out) / c->cycles) * c->share;
 }
 
@@ -246,7 +257,8 @@ static void convolution(const struct step *c) {
 static double inner_of(const struct step *c) {
     const struct lathe_fmt_value *x = value_at(c, 0);
     bool swapped = attr(c, LATHE_ATTR_TRANS_A, 0) != 0 && x && x->rank >= 2;
-    return swapped ? dim_of(c, x, x->rank - 2u) : last_dim(c, x);
+    int64_t groups = attr(c, LATHE_ATTR_GROUP, 1);
+    return (swapped ? dim_of(c, x, x->rank - 2u) : last_dim(c, x)) / (double)(groups > 1 ? groups : 1);
 }
 
 static void measure(const struct step *c) {

@@ -72,13 +72,19 @@ struct lathe_cost_savings {
     int64_t length;   /* tokens of the one sequence that it is told for; 0: the plan has none */
     double products;  /* multiply-adds that are left */
     double trimmed;   /* share that rows nobody reads would add (trim_unused_rows) */
+    double absorbed;  /* share that keys and values of the last attention would add (absorb_projections) */
     bool packs;       /* padding costs nothing (pack_rows): */
     double packed[2]; /* share saved when 25 % of the places of a batch are padding, and when 50 % are */
 };
-/* `row`, `pair`: multiply-adds that trim_unused_rows took off for each row of a sequence but one, and for each pair of
- * one of these and a key. False when memory runs out. */
-bool lathe_cost_saved(const struct lathe_plan *plan, double row, double pair, int64_t max_batch, int64_t max_seq,
-                      struct lathe_cost_savings *out);
+/* What passes took off, in multiply-adds. */
+struct lathe_work_saved {
+    double row, pair;   /* trim_unused_rows: for each row of a sequence but one, and for each pair of one of these and a
+                           key */
+    double token, once; /* absorb_projections: for each token; what it put on instead, once a sequence */
+};
+/* False when memory runs out. */
+bool lathe_cost_saved(const struct lathe_plan *plan, const struct lathe_work_saved *saved, int64_t max_batch,
+                      int64_t max_seq, struct lathe_cost_savings *out);
 
 /* Writes the field `cost` of every step. False when memory runs out. */
 bool lathe_cost_steps(struct lathe_lowered *lowered);

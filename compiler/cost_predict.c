@@ -104,8 +104,8 @@ unsigned lathe_cost_predict_all(const struct lathe_plan *plan, const struct lath
     return n;
 }
 
-bool lathe_cost_saved(const struct lathe_plan *plan, double row, double pair, int64_t max_batch, int64_t max_seq,
-                      struct lathe_cost_savings *out) {
+bool lathe_cost_saved(const struct lathe_plan *plan, const struct lathe_work_saved *saved, int64_t max_batch,
+                      int64_t max_seq, struct lathe_cost_savings *out) {
     const struct lathe_fmt_symbol *s = sequence_of(plan);
     *out = (struct lathe_cost_savings){.length = s ? s->max : max_seq};
     if (out->length <= 0)
@@ -115,9 +115,12 @@ bool lathe_cost_saved(const struct lathe_plan *plan, double row, double pair, in
     int64_t *dims = calloc((size_t)plan->head->dim_count + 1, sizeof *dims);
     if (!dims)
         return false;
-    double length = (double)out->length, taken = (length - 1) * (row + length * pair);
+    double length = (double)out->length, taken = (length - 1) * (saved->row + length * saved->pair);
+    double absorbed = length * saved->token - saved->once;
     out->products = products_at(plan, out->length, max_batch, max_seq, dims);
-    out->trimmed = out->products + taken > 0 ? taken / (out->products + taken) : 0;
+    double all = out->products + taken + absorbed;
+    out->trimmed = all > 0 ? taken / all : 0;
+    out->absorbed = all > 0 ? absorbed / all : 0;
     for (uint32_t i = 0; s && i < plan->head->symbol_count; i++)
         out->packs |= plan->symbols[i].source == LATHE_SYMBOL_ROWS;
     for (int p = 0; out->packs && p < 2; p++) {

@@ -516,9 +516,7 @@ static void predict(const struct lathe_lowered *l, struct lathe_report *report) 
     unsigned count = lathe_cost_predict_all(&plan, l->options->target, l->max_batch, l->max_seq, all);
     lathe_report_cost(report, l->options->target, all, count);
     struct lathe_cost_savings savings;
-    double row, pair;
-    lathe_report_trimmed_work(report, &row, &pair);
-    if (lathe_cost_saved(&plan, row, pair, l->max_batch, l->max_seq, &savings))
+    if (lathe_cost_saved(&plan, lathe_report_work_saved(report), l->max_batch, l->max_seq, &savings))
         lathe_report_savings(report, &savings);
 }
 

@@ -521,6 +521,15 @@ void lathe_lowered_place(struct lathe_lowered *plans, unsigned count) {
 
 /* ---- report */
 
+/* Of the columns of a linear layer. */
+static double groups_of(const struct lathe_lowered *l, const struct lathe_fmt_step *s) {
+    const struct lathe_fmt_attr *attrs = (const struct lathe_fmt_attr *)l->attrs.data + s->first_attr;
+    for (uint32_t i = 0; i < s->n_attrs; i++)
+        if (attrs[i].key == LATHE_ATTR_GROUP && attrs[i].i > 1)
+            return (double)attrs[i].i;
+    return 1;
+}
+
 /* Multiply-adds of a step at the maxima, or 0 for what is no product. */
 static double products(const struct lathe_lowered *l, const struct lathe_fmt_step *s) {
     const struct lathe_fmt_value *values = l->values.data;
@@ -540,7 +549,7 @@ static double products(const struct lathe_lowered *l, const struct lathe_fmt_ste
     case LATHE_OP_MATMUL_INTEGER:
     case LATHE_OP_MATMUL_NBITS:
         k = x->rank ? (double)l->dim_high[x->dims[x->rank - 1]] : 1;
-        return out * k;
+        return out * k / groups_of(l, s);
     case LATHE_OP_ATTENTION:
     case LATHE_OP_ATTENTION_ROWS:
         return out * 2 * (double)(l->max_seq > 0 ? l->max_seq : 1);

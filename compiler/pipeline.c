@@ -66,6 +66,8 @@ static const struct step steps[] = {
     {"merge_equal_nodes", false},
     /* The readers of single tokens are one each now, so what only they need is seen. */
     {"trim_unused_rows", false},
+    /* Where one row of the last attention is left, its keys and values can be left out too. */
+    {"absorb_projections", false},
     /* A decoder tied to the embedding is one matrix with it from here on, in every precision. */
     {"share_weights", false},
     /* The layers are final: each is given its precision. (8 bits need a calibration first: below.) */
@@ -257,6 +259,7 @@ struct fusion {
     unsigned count;
 };
 enum {
+    ABSORBED,
     ATTENTION,
     EMBEDDING,
     GELU,
@@ -283,6 +286,12 @@ static bool serves_qkv(const struct lathe_graph *g, lathe_node_id n) {
             return true;
     }
     return false;
+}
+
+/* Takes one query a sequence to the rows that are its keys (absorb_projections). */
+static bool absorbs_keys(const struct lathe_graph *g, lathe_node_id n) {
+    lathe_node_id user = lathe_value_only_use(g, g->nodes[n].out[0]);
+    return attr_int(g, n, LATHE_ATTR_GROUP) > 1 && user != LATHE_NONE && g->nodes[user].op == LATHE_OP_ATTENTION_ROWS;
 }
 
 /* The kinds that a node counts under, as bits. */
@@ -314,6 +323,8 @@ static unsigned kinds_of(const struct lathe_graph *g, lathe_node_id n) {
     case LATHE_OP_LINEAR_BF16:
     case LATHE_OP_LINEAR_Q8: {
         unsigned kinds = 1u << LINEAR;
+        if (absorbs_keys(g, n)) /* it stands for the projections that are left out, too */
+            return kinds | 1u << ABSORBED | 1u << QKV;
         switch (attr_int(g, n, LATHE_ATTR_ACTIVATION)) {
         case LATHE_ACT_GELU:
             kinds |= 1u << GELU;
@@ -354,6 +365,7 @@ static void forget_fused_misses(const struct lathe_graph *g, const struct fusion
 static void report_fusions(const struct lathe_graph *g, const bool *was, uint32_t was_count,
                            struct lathe_report *report) {
     struct fusion fusions[FUSIONS] = {
+        [ABSORBED] = {"absorbed", 0},
         [ATTENTION] = {"attention", 0},
         [EMBEDDING] = {"embedding", 0},
         [GELU] = {"gelu", 0},

@@ -275,13 +275,17 @@ void lathe_report_cost(struct lathe_report *r, const struct lathe_target *target
 }
 
 void lathe_report_trimmed(struct lathe_report *r, double row, double pair) {
-    r->trimmed.row = row;
-    r->trimmed.pair = pair;
+    r->saved.row = row;
+    r->saved.pair = pair;
 }
 
-void lathe_report_trimmed_work(const struct lathe_report *r, double *row, double *pair) {
-    *row = r->trimmed.row;
-    *pair = r->trimmed.pair;
+void lathe_report_absorbed(struct lathe_report *r, double token, double once) {
+    r->saved.token += token;
+    r->saved.once += once;
+}
+
+const struct lathe_work_saved *lathe_report_work_saved(const struct lathe_report *r) {
+    return &r->saved;
 }
 
 void lathe_report_savings(struct lathe_report *r, const struct lathe_cost_savings *savings) {

@@ -71,10 +71,13 @@ void lathe_report_unverified(struct lathe_report *r, const char *what, const cha
 /* What runs are predicted to take on the target (cost.h), and the figures that say so; the last call stays. */
 struct lathe_cost_prediction;
 struct lathe_target;
-/* What trim_unused_rows took off (cost.h, lathe_cost_saved), and the shares that follow; the last call stays. */
+/* What trim_unused_rows and absorb_projections took off (cost.h, struct lathe_work_saved), and the shares that follow;
+ * the last call stays, but what is absorbed adds up. */
 struct lathe_cost_savings;
+struct lathe_work_saved;
 void lathe_report_trimmed(struct lathe_report *r, double row, double pair);
-void lathe_report_trimmed_work(const struct lathe_report *r, double *row, double *pair);
+void lathe_report_absorbed(struct lathe_report *r, double token, double once);
+const struct lathe_work_saved *lathe_report_work_saved(const struct lathe_report *r);
 void lathe_report_savings(struct lathe_report *r, const struct lathe_cost_savings *savings);
 void lathe_report_cost(struct lathe_report *r, const struct lathe_target *target,
                        const struct lathe_cost_prediction *predictions, unsigned count);

@@ -82,9 +82,7 @@ struct lathe_report {
         uint64_t core_memory;       /* on-chip bytes of a core, 0: no limit */
         struct lathe_stage *stages; /* one a core of a pipeline; one that all cores run for replicate */
     } placement;
-    struct {
-        double row, pair;
-    } trimmed;
+    struct lathe_work_saved saved;
     struct lathe_cost_savings savings;                         /* length 0: none */
     LATHE_REPORT_LIST(struct lathe_report_pass_row) passes;    /* in the order in which they ran */
     LATHE_REPORT_LIST(struct lathe_report_count) fusions;      /* sorted by name */

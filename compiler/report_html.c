@@ -321,6 +321,12 @@ static void savings(const struct lathe_report *r, struct lathe_text *out) {
     lathe_text_append(out, "<tr><td>rows that nobody reads, at %lld tokens</td><td class=\"n\">%.1f %%</td>",
                       (long long)s->length, 100 * s->trimmed);
     bar_cell(out, s->trimmed);
+    if (s->absorbed != 0) {
+        lathe_text_append(
+            out, "</tr>\n<tr><td>keys and values of one query, at %lld tokens</td><td class=\"n\">%.1f %%</td>",
+            (long long)s->length, 100 * s->absorbed);
+        bar_cell(out, s->absorbed);
+    }
     for (int p = 0; s->packs && p < 2; p++) {
         lathe_text_append(out, "</tr>\n<tr><td>padding, %d %% of a batch</td><td class=\"n\">%.1f %%</td>",
                           25 * (p + 1), 100 * s->packed[p]);

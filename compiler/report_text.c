@@ -264,8 +264,11 @@ static void savings(const struct lathe_report *r, struct lathe_text *out) {
     if (!s->length)
         return;
     label(out, "not computed");
-    lathe_text_append(out, "of the multiply-adds at %lld tokens: %.1f %% for rows nobody reads; ", (long long)s->length,
+    lathe_text_append(out, "of the multiply-adds at %lld tokens: %.1f %% for rows nobody reads", (long long)s->length,
                       100 * s->trimmed);
+    if (s->absorbed != 0)
+        lathe_text_append(out, ", %.1f %% for keys and values of one query", 100 * s->absorbed);
+    lathe_text_append(out, "; ");
     if (s->packs)
         lathe_text_append(out, "in a batch with 25 %% padding %.1f %%, with 50 %% %.1f %%\n", 100 * s->packed[0],
                           100 * s->packed[1]);

@@ -52,7 +52,7 @@ static enum lathe_status need_vector(struct shape_ctx *c, uint32_t k, lathe_dim 
     return lathe_shape_equal(c, lathe_value_dim(c->g, lathe_shape_in(c, k), 0), size, &unused);
 }
 
-/* x [..,K] times w [K,N], plus operand `bias` [N], plus operand `bias` + 1 [..,N]. */
+/* x [..,K] times w [K,N], plus operand `bias` [N], plus operand `bias` + 1 [..,N]. With `group` x is [..,group * K]. */
 static enum lathe_status shape_product_of_rows(struct shape_ctx *c, uint32_t bias) {
     LATHE_TRY(lathe_shape_need_rank(c, 0, 1, LATHE_MAX_RANK));
     LATHE_TRY(lathe_shape_need_rank(c, 1, 2, 2));
@@ -60,8 +60,15 @@ static enum lathe_status shape_product_of_rows(struct shape_ctx *c, uint32_t bia
     bool trans = lathe_shape_attr_int(c, LATHE_ATTR_TRANS_B, 0) != 0;
     struct shape_dims out = lathe_shape_dims_of(c, lathe_shape_in(c, 0));
     lathe_value_id w = lathe_shape_in(c, 1), residual = lathe_shape_in(c, bias + 1);
-    lathe_dim unused, n = lathe_value_dim(g, w, trans ? 0 : 1);
-    LATHE_TRY(lathe_shape_equal(c, out.d[out.rank - 1], lathe_value_dim(g, w, trans ? 1 : 0), &unused));
+    lathe_dim unused, n = lathe_value_dim(g, w, trans ? 0 : 1), k = lathe_value_dim(g, w, trans ? 1 : 0);
+    int64_t groups = lathe_shape_attr_int(c, LATHE_ATTR_GROUP, 1), columns;
+    if (groups != 1 && (groups < 1 || !lathe_dim_is_const(g->dims, n, &columns) || columns % groups != 0 ||
+                        lathe_shape_attr_int(c, LATHE_ATTR_BLOCK_SIZE, 0)))
+        return lathe_shape_fail(c, LATHE_MSG_SHAPE_MISMATCH, "%lld groups do not divide the columns",
+                                (long long)groups);
+    if (groups != 1)
+        k = lathe_dim_mul(g->dims, k, lathe_dim_const(g->dims, groups));
+    LATHE_TRY(lathe_shape_equal(c, out.d[out.rank - 1], k, &unused));
     LATHE_TRY(need_vector(c, bias, n));
     out.d[out.rank - 1] = n;
     if (residual != LATHE_NONE) {

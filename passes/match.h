@@ -51,6 +51,10 @@ lathe_value_id lathe_match_make_row_operand(struct lathe_pass_ctx *ctx, lathe_no
 lathe_value_id lathe_match_make_reshape(struct lathe_pass_ctx *ctx, lathe_node_id before, lathe_value_id v, int rank,
                                         const lathe_dim *dims);
 
+/* Columns [first, first + count) of the weight of a linear layer as a weight of their own that needs no copy, with the
+ * layer's `trans_b`: all of them, or parts of a concat. LATHE_NONE when there is none. */
+lathe_value_id lathe_match_weight_columns(struct lathe_graph *g, lathe_node_id linear, int64_t first, int64_t count);
+
 /* ---- nodes */
 /* The nodes of that operator at this moment, in order, in the pass's scratch arena: safe against removals if their op
  * is checked again. NULL and *count = 0 when there are none. */

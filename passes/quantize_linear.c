@@ -28,6 +28,7 @@
 /* On one row a sequence, smaller weights cost nothing that matters. A matrix of 768 x 768 does: short inputs wait for
  * memory, and the three of distilbert (layer 5, pre_classifier) in f32 were 11 % of the bytes of a run. */
 #define ONCE_WEIGHTS  100000
+#define MOST_ROWS     2048  /* of the groups of a layer */
 #define LARGEST_RANGE 1e30f /* a constant of a mask, no activation */
 
 /* Layers that share a weight share its 8-bit form. */
@@ -48,6 +49,41 @@ struct lathe_quantized_weight {
 static bool is_transposed(const struct lathe_graph *g, lathe_node_id n) {
     struct lathe_attrs attrs = lathe_node_attrs(g, n);
     return lathe_attr_int(&attrs, LATHE_ATTR_TRANS_B, 0) != 0;
+}
+
+static int64_t groups_of(const struct lathe_graph *g, lathe_node_id n) {
+    struct lathe_attrs attrs = lathe_node_attrs(g, n);
+    return lathe_attr_int(&attrs, LATHE_ATTR_GROUP, 1);
+}
+
+/* What was seen at the input of n, in rows of the weight's K: with groups each row of x is as many, of one weight for
+ * all. Its range is that of all columns. False when nothing was, or memory runs out. */
+static bool input_of(struct lathe_pass_ctx *ctx, lathe_node_id n, struct lathe_calibration_input *out) {
+    int64_t groups = groups_of(ctx->graph, n);
+    const struct lathe_calibration_input *seen =
+        lathe_calibration_of(ctx->options->quantize->calibration, ctx->graph->nodes[n].in[0]);
+    if (!seen)
+        return false;
+    *out = *seen;
+    if (groups <= 1)
+        return true;
+    out->k /= groups;
+    out->rows *= groups;
+    out->seen *= groups;
+    out->absmax = lathe_arena_alloc_array(ctx->graph->arena, (size_t)out->k, sizeof *out->absmax);
+    if (out->rows > MOST_ROWS) { /* each group as often */
+        out->sample = lathe_arena_alloc_array(ctx->scratch, MOST_ROWS, (size_t)out->k * sizeof *out->sample);
+        for (int64_t i = 0; out->sample && i < MOST_ROWS; i++)
+            memcpy(out->sample + i * out->k, seen->sample + i * seen->rows / MOST_ROWS * seen->k + i % groups * out->k,
+                   (size_t)out->k * sizeof *out->sample);
+        out->rows = MOST_ROWS;
+    }
+    ctx->graph->out_of_memory |= !out->absmax || !out->sample;
+    for (int64_t i = 0; out->absmax && i < seen->k; i++) {
+        float *most = &out->absmax[i % out->k];
+        *most = i < out->k || seen->absmax[i] > *most ? seen->absmax[i] : *most;
+    }
+    return !ctx->graph->out_of_memory;
 }
 
 /* One row a sequence: [batch, K], where batch is the first axis of the inputs. */
@@ -102,24 +138,22 @@ static const char *why_not(struct lathe_pass_ctx *ctx, lathe_node_id n, const st
 static bool pool_samples(struct lathe_pass_ctx *ctx, const lathe_node_id *list, uint32_t count,
                          struct lathe_quantized_weight *s) {
     const struct lathe_graph *g = ctx->graph;
-    const struct lathe_calibration_input *first = NULL;
+    struct lathe_calibration_input seen, first = {.rows = 0};
     int64_t rows = 0;
     uint32_t users = 0;
     for (uint32_t i = 0; i < count; i++) {
         if (g->nodes[list[i]].in[1] != s->weight || is_transposed(g, list[i]) != s->transposed)
             continue;
-        const struct lathe_calibration_input *seen =
-            lathe_calibration_of(ctx->options->quantize->calibration, g->nodes[list[i]].in[0]);
-        if (!seen || !seen->finite || seen->rows < 1 || (first && seen->k != first->k))
+        if (!input_of(ctx, list[i], &seen) || !seen.finite || seen.rows < 1 || (users && seen.k != first.k))
             continue;
-        first = first ? first : seen;
-        rows += seen->rows;
+        first = users ? first : seen;
+        rows += seen.rows;
         users++;
     }
-    s->pooled = *first;
+    s->pooled = first;
     if (users < 2)
-        return true;
-    int64_t k = first->k, at = 0, most = first->rows * 2;
+        return users > 0;
+    int64_t k = first.k, at = 0, most = first.rows * 2;
     int64_t step = (rows + most - 1) / most;
     float *sample = lathe_arena_alloc_array(ctx->scratch, (size_t)rows, (size_t)k * sizeof *sample);
     float *absmax = lathe_arena_alloc_array(ctx->scratch, (size_t)k, sizeof *absmax);
@@ -129,15 +163,13 @@ static bool pool_samples(struct lathe_pass_ctx *ctx, const lathe_node_id *list, 
     for (uint32_t i = 0; i < count; i++) {
         if (g->nodes[list[i]].in[1] != s->weight || is_transposed(g, list[i]) != s->transposed)
             continue;
-        const struct lathe_calibration_input *seen =
-            lathe_calibration_of(ctx->options->quantize->calibration, g->nodes[list[i]].in[0]);
-        if (!seen || !seen->finite || seen->rows < 1 || seen->k != k)
+        if (!input_of(ctx, list[i], &seen) || !seen.finite || seen.rows < 1 || seen.k != k)
             continue;
         for (int64_t c = 0; c < k; c++)
-            absmax[c] = seen->absmax[c] > absmax[c] ? seen->absmax[c] : absmax[c];
-        for (int64_t r = 0; r < seen->rows; r++, row++)
+            absmax[c] = seen.absmax[c] > absmax[c] ? seen.absmax[c] : absmax[c];
+        for (int64_t r = 0; r < seen.rows; r++, row++)
             if (row % step == 0)
-                memcpy(sample + at++ * k, seen->sample + r * k, (size_t)k * sizeof *sample);
+                memcpy(sample + at++ * k, seen.sample + r * k, (size_t)k * sizeof *sample);
     }
     s->pooled.sample = sample;
     s->pooled.absmax = absmax;

@@ -37,8 +37,8 @@ static lathe_value_id common_scale(const struct lathe_graph *g, lathe_value_id v
         return LATHE_NONE;
     for (uint32_t i = 0; i < g->values[v].use_count; i++) {
         lathe_node_id n = g->values[v].uses[i];
-        if (g->nodes[n].op != LATHE_OP_LINEAR_Q8 || operand(g, n, RESIDUAL) == v)
-            return LATHE_NONE;
+        if (g->nodes[n].op != LATHE_OP_LINEAR_Q8 || operand(g, n, RESIDUAL) == v || attr(g, n, LATHE_ATTR_GROUP, 1) > 1)
+            return LATHE_NONE; /* (a scale of all groups stays where it is) */
         lathe_value_id scale = operand(g, n, X_SCALE);
         if (scale == LATHE_NONE || (common != LATHE_NONE && !same_vector(g, common, scale)))
             return LATHE_NONE;

@@ -146,51 +146,11 @@ static lathe_value_id take(struct trimming *t, lathe_node_id n, lathe_value_id v
     return made;
 }
 
-/* Columns [first, first + count) of the weight of a linear layer, as a weight that needs no copy. */
-static lathe_value_id weight_columns(struct trimming *t, lathe_node_id linear, int64_t first, int64_t count) {
-    struct lathe_graph *g = t->g;
-    lathe_node_id concat = lathe_producer_of(g, g->nodes[linear].in[1], LATHE_OP_CONCAT);
-    struct lathe_attrs attrs = lathe_node_attrs(g, linear);
-    if (concat == LATHE_NONE)
-        return LATHE_NONE;
-    int axis = lathe_attr_int(&attrs, LATHE_ATTR_TRANS_B, 0) ? 0 : 1;
-    struct lathe_attrs own = lathe_node_attrs(g, concat);
-    if (lathe_attr_int(&own, LATHE_ATTR_AXIS, -1) != axis)
-        return LATHE_NONE;
-    lathe_value_id parts[8];
-    uint32_t n_parts = 0;
-    int64_t at = 0, size;
-    for (uint32_t i = 0; i < g->nodes[concat].n_in; i++) {
-        lathe_value_id part = g->nodes[concat].in[i];
-        if (!lathe_value_dim_is(g, part, axis, &size))
-            return LATHE_NONE;
-        if (at >= first && at + size <= first + count) {
-            if (n_parts == 8)
-                return LATHE_NONE;
-            parts[n_parts++] = part;
-        } else if (at < first + count && at + size > first) {
-            return LATHE_NONE; /* a part is cut */
-        }
-        at += size;
-    }
-    if (n_parts == 0)
-        return LATHE_NONE;
-    if (n_parts == 1)
-        return parts[0];
-    struct lathe_value value = g->values[parts[0]];
-    value.dims[axis] = lathe_dim_const(g->dims, count);
-    lathe_value_id made =
-        lathe_graph_emit(g, linear, LATHE_OP_CONCAT, g->nodes[concat].name, parts, n_parts, value.dtype, 2, value.dims);
-    if (made != LATHE_NONE)
-        lathe_node_set_int(g, g->values[made].producer, LATHE_ATTR_AXIS, axis);
-    return made;
-}
-
 /* A linear layer with some columns of another one, on x. */
 static lathe_value_id linear_columns(struct trimming *t, lathe_node_id linear, lathe_value_id x, int64_t first,
                                      int64_t count) {
     struct lathe_graph *g = t->g;
-    lathe_value_id w = weight_columns(t, linear, first, count);
+    lathe_value_id w = lathe_match_weight_columns(g, linear, first, count);
     if (w == LATHE_NONE)
         return LATHE_NONE;
     lathe_value_id in[3] = {x, w, LATHE_NONE};

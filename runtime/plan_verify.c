@@ -270,6 +270,13 @@ static int64_t packing_of(const struct lathe_plan *p, const struct lathe_fmt_ste
     return 0;
 }
 
+static int64_t int_attr(const struct lathe_plan *p, const struct lathe_fmt_step *s, uint32_t key, int64_t absent) {
+    for (uint32_t k = 0; k < s->n_attrs; k++)
+        if (p->attrs[s->first_attr + k].key == key && p->attrs[s->first_attr + k].type == LATHE_ATTR_INT)
+            return p->attrs[s->first_attr + k].i;
+    return absent;
+}
+
 static int64_t constant_dim(const struct lathe_plan *p, uint32_t v, unsigned axis) {
     const struct lathe_fmt_dim *d = &p->dims[p->values[v].dims[axis]];
     return d->op == LATHE_DIM_CONST ? d->constant : -1;
@@ -290,8 +297,11 @@ static bool packings_ok(const struct lathe_plan *p, const struct lathe_fmt_step 
         if (!said || !is_linear(s->op))
             continue;
         const struct lathe_fmt_value *x = &p->values[in[0]], *y = &p->values[in[s->n_in]];
-        if (x->rank < 1 || y->rank < 1 || constant_dim(p, in[1], 0) != constant_dim(p, in[0], x->rank - 1u) ||
-            constant_dim(p, in[1], 1) != constant_dim(p, in[s->n_in], y->rank - 1u))
+        int64_t k = constant_dim(p, in[1], 0), n = constant_dim(p, in[1], 1),
+                groups = int_attr(p, s, LATHE_ATTR_GROUP, 1);
+        int64_t width = x->rank < 1 ? -1 : constant_dim(p, in[0], x->rank - 1u);
+        if (groups < 1 || width % groups != 0 || k != width / groups || n % groups != 0 ||
+            (groups > 1 && n / groups % 16 != 0) || y->rank < 1 || n != constant_dim(p, in[s->n_in], y->rank - 1u))
             return false;
     }
     return true;

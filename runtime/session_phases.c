@@ -31,6 +31,13 @@ static int64_t tensor_bytes(const struct lathe_tensor *t) {
     return t ? lathe_tensor_count(t) * (int64_t)lathe_dtype_bytes(t->dtype) : 0;
 }
 
+/* Of a linear layer, whose threads share its groups when it has some. (Of a convolution it is not looked at: it has as
+ * much to do for each of its x.) */
+static int64_t groups_of(const struct lathe_step_state *st) {
+    int64_t groups = lathe_row_operands(st->op->op).in ? lathe_attr_int(&st->attrs, LATHE_ATTR_GROUP, 1) : 1;
+    return groups > 1 ? groups : 1;
+}
+
 static bool is_small(const struct lathe_step_state *st) {
     int64_t moved = 0, out = 0;
     for (unsigned i = 0; i < st->n_out; i++)
@@ -48,7 +55,7 @@ static bool is_small(const struct lathe_step_state *st) {
     case LATHE_OP_MATMUL_INTEGER:
     case LATHE_OP_MATMUL_NBITS: {
         const struct lathe_tensor *x = st->in[0];
-        int64_t k = x->rank ? x->dims[x->rank - 1] : 1, n = lathe_tensor_count(st->out[0]);
+        int64_t k = x->rank ? x->dims[x->rank - 1] / groups_of(st) : 1, n = lathe_tensor_count(st->out[0]);
         return k == 0 || n < SOLO_PRODUCTS / (k + 1);
     }
     case LATHE_OP_ATTENTION:
@@ -89,7 +96,8 @@ struct lathe_row_operands lathe_row_operands(enum lathe_op op) {
 static size_t rows_of_step(const struct lathe_session *s, const struct lathe_step_state *st) {
     const struct lathe_tensor *y = st->n_out ? st->out[0] : NULL;
     struct lathe_row_operands by_rows = lathe_row_operands(st->op->op);
-    if (st->solo || !by_rows.out || !st->in[0] || st->in[0]->rank < 1 || !y || y->rank < 1 || y->dims[y->rank - 1] < 1)
+    if (st->solo || !by_rows.out || !st->in[0] || st->in[0]->rank < 1 || !y || y->rank < 1 ||
+        y->dims[y->rank - 1] < 1 || groups_of(st) > 1)
         return 0;
     size_t rows = (size_t)(lathe_tensor_count(y) / y->dims[y->rank - 1]);
     const struct lathe_tensor *x = st->in[0];
@@ -181,7 +189,7 @@ static void find_heads(struct lathe_session *s, uint32_t j) {
 static bool prepares(const struct lathe_session *s, uint32_t i, size_t *elements) {
     const struct lathe_step_state *st = &s->steps[i];
     const struct lathe_tensor *x = st->n_in ? st->in[0] : NULL;
-    if (!st->op->prepare || st->solo || st->rows || !x || x->rank < 1 || x->dims[x->rank - 1] < 1)
+    if (!st->op->prepare || st->solo || groups_of(st) > 1 || st->rows || !x || x->rank < 1 || x->dims[x->rank - 1] < 1)
         return false;
     size_t k = (size_t)x->dims[x->rank - 1], m = (size_t)lathe_tensor_count(x) / k;
     *elements = m * k;

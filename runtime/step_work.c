@@ -29,6 +29,17 @@ static double axis_of(const struct lathe_plan *p, uint32_t value, unsigned back,
     return v->rank >= back ? dim_at(v, v->rank - back, dims) : 1;
 }
 
+/* What a column of a linear layer multiplies. */
+static double inner_of(const struct lathe_plan *p, const struct lathe_fmt_step *f, const int64_t *dims) {
+    double k = axis_of(p, p->operands[f->first_operand], 1, dims);
+    for (uint32_t i = 0; i < f->n_attrs; i++) {
+        const struct lathe_fmt_attr *a = &p->attrs[f->first_attr + i];
+        if (a->key == LATHE_ATTR_GROUP && a->type == LATHE_ATTR_INT && a->i > 1 && f->op != LATHE_OP_CONV)
+            k /= (double)a->i;
+    }
+    return k;
+}
+
 /* A byte from the second cache or beyond counts as two multiply-adds. */
 double lathe_step_work(const struct lathe_plan *p, uint32_t step, const int64_t *dims) {
     const struct lathe_fmt_step *f = &p->steps[step];
@@ -41,14 +52,14 @@ double lathe_step_work(const struct lathe_plan *p, uint32_t step, const int64_t 
     switch (f->op) {
     case LATHE_OP_LINEAR_Q8:
     case LATHE_OP_LINEAR_BF16:
-        return elements * axis_of(p, in[0], 1, dims) / 3 + 2 * (moved + written);
+        return elements * inner_of(p, f, dims) / 3 + 2 * (moved + written);
     case LATHE_OP_LINEAR:
     case LATHE_OP_MATMUL:
     case LATHE_OP_GEMM:
     case LATHE_OP_CONV:
     case LATHE_OP_MATMUL_INTEGER:
     case LATHE_OP_MATMUL_NBITS:
-        return elements * axis_of(p, in[0], 1, dims) + 2 * (moved + written);
+        return elements * inner_of(p, f, dims) + 2 * (moved + written);
     case LATHE_OP_ATTENTION:
     case LATHE_OP_ATTENTION_ROWS:
     case LATHE_OP_SDPA: {

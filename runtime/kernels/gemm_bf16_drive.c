@@ -93,8 +93,7 @@ void lathe_gemm_bf16_team(const struct lathe_kernels *kernels, const struct lath
         }
         for (size_t j = part.n0; j < part.n1; j += W_COLUMNS) {
             size_t end = minimum(part.n1, j + W_COLUMNS);
-            lathe_pack_bf16_n16k2(p->w, p->w_dtype, p->k, p->n, p->transposed ? p->k : p->n, p->transposed, j / 16,
-                                  (end + 15) / 16, w);
+            lathe_pack_bf16_n16k2(p->w, p->w_dtype, p->k, p->n, p->ldw, p->transposed, j / 16, (end + 15) / 16, w);
             run_block(&block, j, end, w, false);
         }
     }

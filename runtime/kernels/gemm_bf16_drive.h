@@ -10,9 +10,10 @@ struct lathe_gemm_bf16 {
     size_t m, n, k;
     const float *x; /* rows of k with stride ldx */
     size_t ldx;
-    const uint16_t *panels; /* w in packing BF16_N16K2, or NULL: then element (t, j) at w[t * n + j], transposed
-                               w[j * k + t], f32 or bf16 */
+    const uint16_t *panels; /* w in packing BF16_N16K2, or NULL: then element (t, j) at w[t * ldw + j], transposed
+                               w[j * ldw + t], f32 or bf16 */
     const void *w;
+    size_t ldw;
     enum lathe_dtype w_dtype;
     bool transposed;
     float *y; /* m x n with row stride ldy; no part of an operand */

@@ -250,8 +250,7 @@ static void run_parts(const struct block *block, int8_t *w) {
         }
         for (size_t j = part->n0; j < part->n1; j += W_COLUMNS) {
             size_t end = minimum(part->n1, j + W_COLUMNS);
-            lathe_pack_s8_n16k4(p->w, p->k, p->n, p->transposed ? p->k : p->n, p->transposed, j / 16, (end + 15) / 16,
-                                w);
+            lathe_pack_s8_n16k4(p->w, p->k, p->n, p->ldw, p->transposed, j / 16, (end + 15) / 16, w);
             run_block(block, j, end, w);
         }
     }

@@ -16,10 +16,11 @@ struct lathe_gemm_q8 {
                       first two k of each group apart from those of the last two, whatever bytes of 0 to `levels` come;
                       1 goes without saying when levels is 127. 0: not even those of one group */
     const struct lathe_gemm_q8_blocks *blocks; /* NULL, or what the weights have beside their numbers */
-    /* w in packing S8_N16K4 (S4_N16K8 when blocks->halves), or NULL: then element (t, j) at w[t * n + j], transposed
-     * w[j * k + t] */
+    /* w in packing S8_N16K4 (S4_N16K8 when blocks->halves), or NULL: then element (t, j) at w[t * ldw + j], transposed
+     * w[j * ldw + t] */
     const int8_t *panels;
     const int8_t *w;
+    size_t ldw;
     bool transposed;
     float *y; /* m x n with row stride ldy; no part of an operand */
     size_t ldy;

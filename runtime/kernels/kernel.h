@@ -96,6 +96,21 @@ struct lathe_attention_f32_args {
 typedef void (*lathe_attention_f32_fn)(const struct lathe_attention_f32_args *args);
 size_t lathe_attention_f32_scratch(size_t nq, size_t nk, size_t d, size_t dv);
 
+/* ---- few_f32: products of up to LATHE_FEW_ROWS rows with a matrix as it lies, c[i][j] = sum over t of a[i][t] *
+ * b[t][j], `turned`: b[j][t]; i < rows, j < cols, t < k, each with a row stride. The order of a sum depends on k alone.
+ * No row of the table without vectors: NULL. */
+#define LATHE_FEW_ROWS 3
+struct lathe_few_f32 {
+    size_t rows, cols, k; /* at least 1 */
+    const float *a, *b;
+    size_t lda, ldb;
+    bool turned;
+    bool accumulate; /* not turned: the sum starts with what c holds */
+    float *c;        /* no part of an operand */
+    size_t ldc;
+};
+typedef void (*lathe_few_f32_fn)(const struct lathe_few_f32 *product);
+
 /* attention_bf16: the same with q, k, v and the weights of softmax (at most 1, before their sum divides; the sum is
  * that of the rounded ones) rounded to bf16; scores, maxima and sums in f32. The rows of the table differ in the order
  * of sums and in e^x, which is within 8e-5 of itself, and weights may therefore round to neighbours. Scratch as of
@@ -123,6 +138,7 @@ struct lathe_kernels {
     lathe_rms_norm_f32_fn rms_norm_f32;
     lathe_softmax_f32_fn softmax_f32;
     lathe_attention_f32_fn attention_f32, attention_bf16, attention_q8;
+    lathe_few_f32_fn few_f32;
     lathe_unary_f32_fn gelu_f32, gelu_tanh_f32, silu_f32, tanh_f32, exp_f32, erf_f32, sigmoid_f32;
     lathe_binary_f32_fn binary_f32;
     struct lathe_gemm_bf16_kernel gemm_bf16;

@@ -3,8 +3,11 @@
  *
  * A sequence's keys are a contiguous range of rows, first to last allowed key, so that padding at either end is never
  * read and has no part in any sum; holes inside are masked by bytes. Work is cut in units of one head of one sequence
- * by a group of queries; each thread takes a contiguous stretch of equal cost. */
-#include "attention_shape.h"
+ * by a group of queries; each thread takes a contiguous stretch of equal cost.
+ *
+ * With one query a sequence, the heads that share keys are the rows of one call of the kernel: query i of head h is
+ * then that of head h + i, so that keys are laid out once a thread. */
+#include "attention_few.h"
 #include "kernel.h"
 #include "op_util.h"
 #include "ops.h"
@@ -34,7 +37,7 @@ struct attention {
     int64_t q_batch, k_batch, v_batch, o_batch; /* between sequences; 0 in packed form */
     int64_t batch, sq, sk;                      /* of the padded form; of packed form: batch only */
     float scale, softcap;
-    bool causal;
+    bool causal, few;
     int64_t bits;   /* 8: attention_q8; 16: attention_bf16; 0: attention_f32 */
     int64_t window; /* -1: none */
     enum lathe_masked_row masked_row;
@@ -54,7 +57,7 @@ struct sequence {
     const uint8_t *holes;                 /* one byte a key of the range, or NULL when all are allowed */
     const struct lathe_row_place *places; /* of its rows in packed form, or NULL */
     bool consecutive;                     /* packed rows stand at consecutive positions */
-    int64_t query_at;                     /* position of its one query, or -1 */
+    int64_t query_at;                     /* position of its one query, of each head, or -1 */
 };
 
 /* Per-thread scratch, in this order. */
@@ -72,12 +75,18 @@ static size_t aligned(size_t n) {
     return (n + 63) / 64 * 64;
 }
 
+/* One token has all queries of a call. */
+static bool is_few(const struct attention *at) {
+    return at->few && at->bits == 0 && at->softcap == 0.0f && at->call->kernels->few_f32;
+}
+
 /* Lays the buffers out from `base`; returns their size. */
 static size_t lay_out(const struct attention *at, char *base, bool plane, struct buffers *out) {
     size_t chunk = CHUNK, nq = (size_t)(at->sq < CHUNK ? at->sq : CHUNK);
     size_t nk = (size_t)at->sk, d = (size_t)at->d, dv = (size_t)at->dv, used = 0;
-    size_t kernel =
-        at->bits == 8 ? lathe_attention_q8_scratch(nq, nk, d, dv) : lathe_attention_f32_scratch(nq, nk, d, dv);
+    size_t kernel = at->bits == 8 ? lathe_attention_q8_scratch(nq, nk, d, dv)
+                    : is_few(at)  ? lathe_attention_few_scratch(nq, nk)
+                                  : lathe_attention_f32_scratch(nq, nk, d, dv);
     if (kernel > SIZE_MAX / 2)
         return SIZE_MAX;
     out->kernel = base;
@@ -104,6 +113,8 @@ static void call_kernel(const struct attention *at, const struct lathe_attention
         kernels->attention_q8(args);
     else if (at->bits == 16)
         kernels->attention_bf16(args);
+    else if (is_few(at))
+        lathe_attention_few(kernels, args);
     else
         kernels->attention_f32(args);
 }
@@ -113,6 +124,11 @@ static void call_kernel(const struct attention *at, const struct lathe_attention
 /* Position of query i and key j of a sequence in the mask plane. */
 static int64_t query_position(const struct sequence *s, int64_t i) {
     return s->query_at >= 0 ? s->query_at : s->places ? s->places[i].position : i;
+}
+
+/* How far in the mask plane one query lies from the next. */
+static int64_t query_stride(const struct attention *at, const struct sequence *s) {
+    return at->plane.stride[s->query_at >= 0 ? 1 : 2];
 }
 
 static int64_t key_position(const struct sequence *s, int64_t j) {
@@ -160,6 +176,7 @@ static bool plane_is_direct(const struct attention *at, const struct sequence *s
 }
 
 static int64_t plane_offset(const struct attention *at, const struct sequence *s, int64_t head, int64_t q0) {
+    head += s->query_at >= 0 ? q0 : 0;
     return s->b * at->plane.stride[0] + head * at->plane.stride[1] + query_position(s, q0) * at->plane.stride[2] +
            key_position(s, 0) * at->plane.stride[3];
 }
@@ -170,18 +187,17 @@ static void set_plane(const struct attention *at, const struct sequence *s, int6
         int64_t offset = plane_offset(at, s, head, q0);
         if (at->plane.is_bool) {
             args->allow = (const uint8_t *)at->plane.data + offset;
-            args->ld_allow = (size_t)at->plane.stride[2];
+            args->ld_allow = (size_t)query_stride(at, s);
         } else {
             args->bias = (const float *)at->plane.data + offset;
-            args->ldb = (size_t)at->plane.stride[2];
+            args->ldb = (size_t)query_stride(at, s);
         }
         return;
     }
     for (int64_t i = 0; i < nq; i++) {
-        int64_t line =
-            s->b * at->plane.stride[0] + head * at->plane.stride[1] + query_position(s, q0 + i) * at->plane.stride[2];
+        int64_t line = plane_offset(at, s, head, q0 + i);
         for (int64_t j = 0; j < s->keys; j++) {
-            int64_t place = line + key_position(s, j) * at->plane.stride[3];
+            int64_t place = line + (key_position(s, j) - key_position(s, 0)) * at->plane.stride[3];
             if (at->plane.is_bool)
                 buf->allow[i * s->keys + j] =
                     ((const uint8_t *)at->plane.data)[place] != 0 && (!s->holes || s->holes[j]);
@@ -203,18 +219,20 @@ static void set_plane(const struct attention *at, const struct sequence *s, int6
 static struct lathe_attention_f32_args head_args(const struct attention *at, const struct sequence *s, int64_t head,
                                                  int64_t q0, int64_t nq, struct buffers *buf) {
     int64_t kv = head * at->kv_heads / at->heads;
+    bool heads = s->query_at >= 0; /* are the rows */
+    int64_t ldq = heads ? at->q_head : at->ldq, ldo = heads ? at->o_head : at->ldo;
     return (struct lathe_attention_f32_args){
         .nq = (size_t)nq,
         .d = (size_t)at->d,
         .dv = (size_t)at->dv,
-        .q = at->q + s->b * at->q_batch + head * at->q_head + (s->q0 + q0) * at->ldq,
+        .q = at->q + s->b * at->q_batch + head * at->q_head + s->q0 * at->ldq + q0 * ldq,
         .k = at->k + s->b * at->k_batch + kv * at->k_head + s->k0 * at->ldk,
         .v = at->v + s->b * at->v_batch + kv * at->v_head + s->k0 * at->ldv,
-        .out = at->out + s->b * at->o_batch + head * at->o_head + (s->q0 + q0) * at->ldo,
-        .ldq = (size_t)at->ldq,
+        .out = at->out + s->b * at->o_batch + head * at->o_head + s->q0 * at->ldo + q0 * ldo,
+        .ldq = (size_t)ldq,
         .ldk = (size_t)at->ldk,
         .ldv = (size_t)at->ldv,
-        .ldo = (size_t)at->ldo,
+        .ldo = (size_t)ldo,
         .scale = at->scale,
         .softcap = at->softcap,
         .scratch = buf->kernel,
@@ -254,7 +272,7 @@ static void masked_queries(const struct attention *at, const struct sequence *s,
             kernels->binary_f32(args.dv, 0, buf->mean, args.v + j * at->ldv, 1, buf->mean);
         kernels->binary_f32(args.dv, 3, buf->mean, &count, 0, buf->mean);
         for (int64_t i = 0; i < nq; i++)
-            memcpy(args.out + i * at->ldo, buf->mean, args.dv * sizeof(float));
+            memcpy(args.out + (size_t)i * args.ldo, buf->mean, args.dv * sizeof(float));
     }
 }
 
@@ -345,6 +363,17 @@ static void head_queries(const struct attention *at, const struct sequence *s, i
         some_queries(at, s, head, q, q1 - q < step ? q1 - q : step, buf);
 }
 
+/* Heads [from, to) of a sequence of one query. */
+static void one_query(const struct attention *at, const struct sequence *s, int64_t from, int64_t to,
+                      struct buffers *buf) {
+    int64_t sharing = at->heads / at->kv_heads;
+    while (from < to) {
+        int64_t end = (from / sharing + 1) * sharing < to ? (from / sharing + 1) * sharing : to;
+        head_queries(at, s, from, 0, end - from, buf);
+        from = end;
+    }
+}
+
 /* The heads of the thread, of all sequences. */
 static void run_heads(const struct attention *at, struct buffers *buf) {
     int64_t begin, end;
@@ -352,7 +381,9 @@ static void run_heads(const struct attention *at, struct buffers *buf) {
     for (int64_t b = 0; b < at->batch; b++) {
         struct sequence s = sequence_at(at, b);
         find_keys(at, &s, buf);
-        for (int64_t head = begin; head < end; head++)
+        if (s.query_at >= 0)
+            one_query(at, &s, begin, end, buf);
+        for (int64_t head = begin; s.query_at < 0 && head < end; head++)
             head_queries(at, &s, head, 0, s.rows, buf);
     }
 }
@@ -382,6 +413,10 @@ static void run(const struct attention *at, struct buffers *buf) {
         if (from >= to)
             continue;
         find_keys(at, &s, buf);
+        if (s.query_at >= 0) {
+            one_query(at, &s, from, to, buf);
+            continue;
+        }
         while (from < to) {
             int64_t head = from / groups, g = from % groups,
                     g1 = to - head * groups < groups ? to - head * groups : groups;
@@ -534,7 +569,9 @@ static bool read_rows(const struct lathe_op_call *call, struct attention *at) {
     if (v->dims[0] != rows || y->dims[0] != q->dims[0] || (at->query_at < 0 && q->dims[0] != rows) ||
         y->dims[1] != at->heads * at->dv || map->dtype != LATHE_I32 || rows > INT32_MAX)
         return false;
-    at->sq = at->sk = rows; /* no sequence has more */
+    at->sk = rows; /* no sequence has more */
+    at->few = at->query_at >= 0;
+    at->sq = at->few ? at->heads / at->kv_heads : rows;
     at->out = y->data;
     at->ldo = at->heads * at->dv;
     at->q_head = at->k_head = at->d;

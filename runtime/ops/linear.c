@@ -10,7 +10,8 @@ enum packing {
 };
 
 struct linear_shape {
-    int64_t m, n, k;
+    int64_t m, n, k; /* k: of a column, x has groups * k */
+    int64_t groups;
     int64_t packing;
     bool transposed;
 };
@@ -24,6 +25,10 @@ static bool linear_shape(const struct lathe_op_call *call, struct linear_shape *
     s->m = lathe_count_range(y, 0, y->rank - 1);
     s->packing = lathe_attr_int(&call->attrs, LATHE_ATTR_PACKING, PACKING_ROWS);
     s->transposed = lathe_attr_int(&call->attrs, LATHE_ATTR_TRANS_B, 0) != 0;
+    s->groups = lathe_linear_groups(call, s->k, s->n, s->packing != PACKING_ROWS);
+    if (!s->groups)
+        return false;
+    s->k /= s->groups;
     const struct lathe_tensor *bias = lathe_operand(call, 2), *residual = lathe_operand(call, 3);
     return lathe_count_range(x, 0, x->rank - 1) == s->m &&
            (s->packing != PACKING_ROWS || lathe_tensor_count(w) == s->k * s->n) &&
@@ -34,7 +39,29 @@ size_t lathe_scratch_linear(const struct lathe_op_call *call) {
     struct linear_shape s;
     if (!linear_shape(call, &s))
         return 0;
-    return lathe_gemm_f32_scratch((size_t)s.m, (size_t)s.n, (size_t)s.k, s.packing == PACKING_F32_N16);
+    return lathe_gemm_f32_scratch((size_t)s.m, (size_t)(s.n / s.groups), (size_t)s.k, s.packing == PACKING_F32_N16);
+}
+
+/* The thread's groups, each a product of its own. `whole`: of all columns, at the first of x. */
+static __attribute__((cold)) void run_groups(const struct lathe_op_call *call, const struct linear_shape *s,
+                                             const struct lathe_gemm_f32 *whole) {
+    const struct lathe_team one = {.count = 1};
+    struct lathe_gemm_f32 p = *whole;
+    int64_t begin, end;
+    p.n = whole->n / (size_t)s->groups;
+    lathe_team_split(&call->team, s->groups, 1, &begin, &end);
+    for (size_t g = (size_t)begin; g < (size_t)end; g++) {
+        size_t at = g * p.n;
+        p.a = whole->a + g * p.k;
+        if (p.panels)
+            p.panels = whole->panels + at * p.k;
+        else
+            p.b = whole->b + at * p.b_column;
+        p.c = whole->c + at;
+        p.epilogue.bias = whole->epilogue.bias ? whole->epilogue.bias + at : NULL;
+        p.epilogue.residual = whole->epilogue.residual ? whole->epilogue.residual + at : NULL;
+        lathe_gemm_f32_team(call->kernels, &p, &one, call->scratch);
+    }
 }
 
 enum lathe_status lathe_run_linear(const struct lathe_op_call *call) {
@@ -53,7 +80,7 @@ enum lathe_status lathe_run_linear(const struct lathe_op_call *call) {
         .n = (size_t)s.n,
         .k = (size_t)s.k,
         .a = call->in[0]->data,
-        .a_row = (size_t)s.k,
+        .a_row = (size_t)(s.k * s.groups),
         .a_column = 1,
         .c = call->out[0]->data,
         .ldc = (size_t)s.n,
@@ -71,6 +98,9 @@ enum lathe_status lathe_run_linear(const struct lathe_op_call *call) {
         product.b_row = s.transposed ? 1 : (size_t)s.n;
         product.b_column = s.transposed ? (size_t)s.k : 1;
     }
-    lathe_gemm_f32_team(call->kernels, &product, &call->team, call->scratch);
+    if (s.groups > 1)
+        run_groups(call, &s, &product);
+    else
+        lathe_gemm_f32_team(call->kernels, &product, &call->team, call->scratch);
     return LATHE_OK;
 }

@@ -14,8 +14,9 @@ static const enum lathe_dtype operand_type[OPERANDS] = {LATHE_F32, LATHE_I8,  LA
                                                         LATHE_F32, LATHE_F32, LATHE_F32, LATHE_I8};
 
 struct product {
-    struct lathe_gemm_q8 gemm;
+    struct lathe_gemm_q8 gemm; /* of all columns, at the first of x */
     struct lathe_gemm_q8_blocks blocks;
+    int64_t groups;
     bool packed;
 };
 
@@ -53,11 +54,16 @@ static bool product_of(const struct lathe_op_call *call, struct product *out) {
     bool packed = packing == PACKING_S8_N16K4 || packing == PACKING_S4_N16K8;
     const struct lathe_tensor *bias = lathe_operand(call, BIAS), *residual = lathe_operand(call, RESIDUAL);
     const struct lathe_tensor *x_scale = lathe_operand(call, X_SCALE);
+    bool transposed = lathe_attr_int(&call->attrs, LATHE_ATTR_TRANS_B, 0) != 0;
+    int64_t width = k, groups = lathe_linear_groups(call, width, n, packed);
+    if (!groups || (groups > 1 && block))
+        return false;
+    k /= groups;
     if (lathe_count_range(x, 0, x->rank - 1) != m || !has_count(packed ? NULL : w, k * n, !packed) ||
         !has_count(lathe_operand(call, W_SUM), n, true) || !has_count(bias, n, false) ||
         !has_count(residual, m * n, false) || !has_count(x_scale, k, false))
         return false;
-    *out = (struct product){.packed = packed};
+    *out = (struct product){.packed = packed, .groups = groups};
     if (block) {
         if (k > (int64_t)LATHE_Q8_MAX_K || !blocks_of(call, block, k, n, packing == PACKING_S4_N16K8, &out->blocks))
             return false;
@@ -69,12 +75,13 @@ static bool product_of(const struct lathe_op_call *call, struct product *out) {
                                        .n = (size_t)n,
                                        .k = (size_t)k,
                                        .x = x->data,
-                                       .ldx = (size_t)k,
+                                       .ldx = (size_t)width,
                                        .x_scale = x_scale ? x_scale->data : NULL,
                                        .blocks = block ? &out->blocks : NULL,
                                        .panels = packed ? w->data : NULL,
                                        .w = packed ? NULL : w->data,
-                                       .transposed = lathe_attr_int(&call->attrs, LATHE_ATTR_TRANS_B, 0) != 0,
+                                       .transposed = transposed,
+                                       .ldw = (size_t)(transposed ? k : n),
                                        .y = y->data,
                                        .heads = call->heads,
                                        .ldy = (size_t)n,
@@ -90,15 +97,42 @@ size_t lathe_scratch_linear_q8(const struct lathe_op_call *call) {
     struct product p;
     if (!product_of(call, &p) || p.gemm.k > LATHE_Q8_MAX_K)
         return 0;
-    return lathe_gemm_q8_scratch(p.gemm.m, p.gemm.n, p.gemm.k, p.blocks.block, p.packed);
+    return lathe_gemm_q8_scratch(p.gemm.m, p.gemm.n / (size_t)p.groups, p.gemm.k, p.blocks.block, p.packed);
 }
 
 void lathe_prepare_linear_q8(const struct lathe_op_call *call) {
     struct product p;
-    if (!product_of(call, &p) || call->in[X]->dtype != LATHE_F32 || p.gemm.k > LATHE_Q8_MAX_K)
+    if (!product_of(call, &p) || call->in[X]->dtype != LATHE_F32 || p.gemm.k > LATHE_Q8_MAX_K || p.groups > 1)
         return; /* run says what is wrong */
     p.gemm.levels = lathe_attr_int(&call->attrs, LATHE_ATTR_BITS, 8) == 8 ? 255 : 127;
     lathe_gemm_q8_prepare(call->kernels, &p.gemm, &call->team, call->prepared);
+}
+
+/* The thread's groups, each a product of its own. */
+static __attribute__((cold)) void run_groups(const struct lathe_op_call *call, int64_t groups,
+                                             const struct lathe_gemm_q8 *whole) {
+    const struct lathe_team one = {.count = 1};
+    struct lathe_gemm_q8 p = *whole;
+    int64_t begin, end;
+    p.n = whole->n / (size_t)groups;
+    p.prepared = NULL;
+    p.heads = NULL;
+    p.turn = p.turns = 0;
+    lathe_team_split(&call->team, groups, 1, &begin, &end);
+    for (size_t g = (size_t)begin; g < (size_t)end; g++) {
+        size_t at = g * p.n;
+        p.x = whole->x + g * p.k;
+        if (p.panels)
+            p.panels = whole->panels + at * ((p.k + 3) / 4 * 4);
+        else
+            p.w = whole->w + at * (p.transposed ? p.ldw : 1);
+        p.y = whole->y + at;
+        p.epilogue.w_scale = whole->epilogue.w_scale + at;
+        p.epilogue.w_sum = whole->epilogue.w_sum + at;
+        p.epilogue.bias = whole->epilogue.bias ? whole->epilogue.bias + at : NULL;
+        p.epilogue.residual = whole->epilogue.residual ? whole->epilogue.residual + at : NULL;
+        lathe_gemm_q8_team(call->kernels, &p, &one, call->scratch);
+    }
 }
 
 enum lathe_status lathe_run_linear_q8(const struct lathe_op_call *call) {
@@ -132,6 +166,9 @@ enum lathe_status lathe_run_linear_q8(const struct lathe_op_call *call) {
     p->turns = call->beside.count;
     p->epilogue.activation = (enum lathe_activation)lathe_attr_int(&call->attrs, LATHE_ATTR_ACTIVATION, 0);
     p->epilogue.alpha = (float)lathe_attr_float(&call->attrs, LATHE_ATTR_ALPHA, 1.702);
-    lathe_gemm_q8_team(call->kernels, p, &call->team, call->scratch);
+    if (product.groups > 1)
+        run_groups(call, product.groups, p);
+    else
+        lathe_gemm_q8_team(call->kernels, p, &call->team, call->scratch);
     return LATHE_OK;
 }

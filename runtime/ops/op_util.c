@@ -302,6 +302,13 @@ bool lathe_index_at(const struct lathe_op_call *call, const struct lathe_tensor 
     return true;
 }
 
+int64_t lathe_linear_groups(const struct lathe_op_call *call, int64_t width, int64_t n, bool packed) {
+    int64_t groups = lathe_attr_int(&call->attrs, LATHE_ATTR_GROUP, 1), unit = packed ? 16 : 1;
+    if (groups == 1)
+        return 1;
+    return groups > 1 && width % groups == 0 && n % groups == 0 && n / groups % unit == 0 ? groups : 0;
+}
+
 enum lathe_status lathe_no_dtype(const struct lathe_op_call *call, const char *op, enum lathe_dtype dtype) {
     return lathe_fail(call->diag, LATHE_MSG_OP_DTYPE, "%s: no implementation for element type %s", op,
                       lathe_dtype_name(dtype));

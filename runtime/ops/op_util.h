@@ -97,6 +97,9 @@ static inline const struct lathe_tensor *lathe_operand(const struct lathe_op_cal
 static inline struct lathe_tensor *lathe_result(const struct lathe_op_call *call, unsigned i) {
     return i < call->n_out ? call->out[i] : NULL;
 }
+/* `group` of a linear operator on x [.., width] with n columns: group g of the columns of w reads group g of those of x.
+ * 1 where it is absent, 0 where it does not divide them (packed: into whole panels). */
+int64_t lathe_linear_groups(const struct lathe_op_call *call, int64_t width, int64_t n, bool packed);
 /* The refusal of a dtype that the operator does not have. */
 enum lathe_status lathe_no_dtype(const struct lathe_op_call *call, const char *op, enum lathe_dtype dtype);
 /* The refusal of shapes that do not fit each other (the compiler has checked them: a fault there, or of the artifact).

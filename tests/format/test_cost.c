@@ -173,20 +173,28 @@ static void figures(void **state) {
     free_built(&b);
 }
 
-/* What is trimmed counts for all rows but one; a plan that packs no rows saves nothing on padding. */
+/* What is trimmed counts for all rows but one, what is absorbed for all and is paid for once; a plan that packs no rows
+ * saves nothing on padding. */
 static void saved(void **state) {
     (void)state;
     struct built b;
     struct lathe_cost_savings none, some;
     build(&b, 256, "haswell", 512);
-    assert_true(lathe_cost_saved(&b.artifact->plan, 0, 0, 4, 512, &none));
+    assert_true(lathe_cost_saved(&b.artifact->plan, &(struct lathe_work_saved){0}, 4, 512, &none));
     assert_int_equal(none.length, 128);
     /* per token: 64 x (192 + 64) + 2 x 64 x 256 of the products, 128 keys x 4 heads x 32 of the attention */
     assert_true(none.products == 128.0 * (64 * 256 + 2 * 64 * 256 + 128 * 4 * 32));
     assert_true(none.trimmed == 0 && !none.packs);
-    assert_true(lathe_cost_saved(&b.artifact->plan, 1000, 10, 4, 512, &some));
+    struct lathe_work_saved saved = {.row = 1000, .pair = 10};
+    assert_true(lathe_cost_saved(&b.artifact->plan, &saved, 4, 512, &some));
     double taken = 127.0 * (1000 + 128 * 10);
-    assert_true(fabs(some.trimmed - taken / (none.products + taken)) < 1e-12);
+    assert_true(fabs(some.trimmed - taken / (none.products + taken)) < 1e-12 && some.absorbed == 0);
+    saved.token = 2000;
+    saved.once = 500;
+    assert_true(lathe_cost_saved(&b.artifact->plan, &saved, 4, 512, &some));
+    double absorbed = 128.0 * 2000 - 500;
+    assert_true(fabs(some.absorbed - absorbed / (none.products + taken + absorbed)) < 1e-12);
+    assert_true(fabs(some.trimmed - taken / (none.products + taken + absorbed)) < 1e-12);
     free_built(&b);
 }
 

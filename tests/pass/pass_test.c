@@ -1,5 +1,6 @@
 #include "pass_test.h"
 
+#include "cost.h"
 #include "report.h"
 
 #include <setjmp.h>
@@ -99,10 +100,9 @@ static void run_case(void **state) {
     for (const char *line = c->expect; *line;) {
         size_t length = strcspn(line, "\n");
         if (!strncmp(line, "trimmed:", 8)) {
-            double row, pair;
             char found[64];
-            lathe_report_trimmed_work(report, &row, &pair);
-            snprintf(found, sizeof found, "trimmed:%g+%g", row, pair);
+            const struct lathe_work_saved *saved = lathe_report_work_saved(report);
+            snprintf(found, sizeof found, "trimmed:%g+%g", saved->row, saved->pair);
             if (strlen(found) != length || strncmp(found, line, length)) {
                 print_error("%s: not %.*s but %s\n", c->name, (int)length, line, found);
                 failed = true;

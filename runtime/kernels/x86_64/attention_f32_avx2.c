@@ -7,3 +7,6 @@
 #define ATTENTION_PACK_A    lathe_gemm_f32_pack_a__avx2
 #define ATTENTION_MR        6
 #include "attention_body.h"
+
+#define FEW_NAME lathe_few_f32__avx2
+#include "few_body.h"

@@ -7,3 +7,6 @@
 #define ATTENTION_PACK_A    lathe_gemm_f32_pack_a__avx512
 #define ATTENTION_MR        14
 #include "attention_body.h"
+
+#define FEW_NAME lathe_few_f32__avx512
+#include "few_body.h"
