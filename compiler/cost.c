@@ -208,10 +208,9 @@ static void attention(const struct step *c) {
     }
     /* The keys of each head are laid out for the products first. */
     double laid = keys * heads;
-    if (packed && attr(c, LATHE_ATTR_KV_HEADS, (int64_t)heads) == 1 && one_query(c)) {
-        /* Heads that share keys are rows of one product in each thread, which takes 16 at a time. */
-        laid = keys * c->m->threads;
-        rate *= heads / (ceil(heads / c->m->threads / 16) * 16 * c->m->threads);
+    if (packed && one_query(c)) { /* keys are read as they lie, each by all threads where heads share them */
+        double kv_heads = (double)attr(c, LATHE_ATTR_KV_HEADS, (int64_t)heads);
+        laid = keys * fmin(heads, fmax(kv_heads, c->m->threads));
     }
     double laid_out = laid * (d + dv) * (packed ? (double)c->m->batch : dim_of(c, y, 0)) * cost->element;
     c->out->compute_ns = (c->out->products / rate + (scores * exponential + laid_out) / c->cycles) * c->share;

@@ -291,7 +291,7 @@ static bool serves_qkv(const struct lathe_graph *g, lathe_node_id n) {
 /* Takes one query a sequence to the rows that are its keys (absorb_projections). */
 static bool absorbs_keys(const struct lathe_graph *g, lathe_node_id n) {
     lathe_node_id user = lathe_value_only_use(g, g->nodes[n].out[0]);
-    return attr_int(g, n, LATHE_ATTR_GROUP) > 1 && user != LATHE_NONE && g->nodes[user].op == LATHE_OP_ATTENTION_ROWS;
+    return attr_int(g, n, LATHE_ATTR_GROUP) > 0 && user != LATHE_NONE && g->nodes[user].op == LATHE_OP_ATTENTION_ROWS;
 }
 
 /* The kinds that a node counts under, as bits. */

@@ -403,7 +403,11 @@ static void padded(void **state) {
             run_op(lathe_run_attention_rows, lathe_scratch_attention_rows, &kernels, attrs, count, packed, 6, &tqy,
                    1 + (unsigned)test_below(3));
             for (int64_t b = 0; b < batch; b++)
-                assert_memory_equal(qy + b * N * D, py + row[b] * N * D, N * D * sizeof *qy);
+                if (bits || !kernels.few_f32)
+                    assert_memory_equal(qy + b * N * D, py + row[b] * N * D, N * D * sizeof *qy);
+                else /* in sums of another order (test_one_token.c) */
+                    for (int64_t c = 0; c < N * D; c++)
+                        assert_true(fabsf(qy[b * N * D + c] - py[row[b] * N * D + c]) < 2e-6f);
             guarded_free(qx, (size_t)(batch * W));
             guarded_free(qy, (size_t)(batch * N * D));
             free(index);
