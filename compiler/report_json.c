@@ -287,7 +287,8 @@ static json_t *savings(const struct lathe_report *r) {
     put_count(o, "length", (uint64_t)s->length);
     put(o, "multiply_adds", rounded(s->products));
     put(o, "trim_unused_rows", rounded(s->trimmed));
-    put(o, "absorb_projections", rounded(s->absorbed));
+    if (s->absorbed != 0)
+        put(o, "absorb_projections", rounded(s->absorbed));
     for (int p = 0; s->packs && p < 2; p++) {
         json_t *one = json_object();
         put(one, "padding", lathe_json_number(0.25 * (p + 1)));
