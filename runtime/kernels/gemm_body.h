@@ -45,6 +45,19 @@ static inline __attribute__((always_inline)) void gemm_finish_rows(enum lathe_ac
     }
 }
 
+/* The same for GELU without scale and residual, two vectors together: one alone leaves the multipliers idle between its
+ * steps. A layer of distilbert is 1 % faster for it. */
+static inline void gemm_finish_gelu(size_t rows, size_t cols, const float *bias, const float *sums, size_t ld, float *c,
+                                    size_t ldc) {
+    for (size_t r = 0; r < rows; r++)
+        for (size_t j = 0; j < cols; j += 2 * VN) {
+            const float *at = sums + r * ld + j;
+            vf x = v_gelu(v_load(at) + v_load(bias + j)), y = v_gelu(v_load(at + VN) + v_load(bias + j + VN));
+            v_store(c + r * ldc + j, x);
+            v_store(c + r * ldc + j + VN, y);
+        }
+}
+
 static __attribute__((noinline)) void gemm_finish(size_t rows, size_t cols, size_t column, const float *sums, size_t ld,
                                                   float *c, size_t ldc, const struct lathe_gemm_epilogue *e) {
     switch (e->activation) {
@@ -52,7 +65,10 @@ static __attribute__((noinline)) void gemm_finish(size_t rows, size_t cols, size
         gemm_finish_rows(LATHE_ACT_NONE, rows, cols, column, sums, ld, c, ldc, e);
         break;
     case LATHE_ACT_GELU:
-        gemm_finish_rows(LATHE_ACT_GELU, rows, cols, column, sums, ld, c, ldc, e);
+        if (e->bias && !e->residual && e->scale == 1 && cols % (2 * VN) == 0)
+            gemm_finish_gelu(rows, cols, e->bias + column, sums, ld, c, ldc);
+        else
+            gemm_finish_rows(LATHE_ACT_GELU, rows, cols, column, sums, ld, c, ldc, e);
         break;
     default:
         gemm_finish_rows(e->activation, rows, cols, column, sums, ld, c, ldc, e);
