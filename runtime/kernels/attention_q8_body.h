@@ -628,6 +628,14 @@ void AQ8_NAME(const struct lathe_attention_f32_args *args) {
     for (size_t q0 = 0, count; q0 < args->nq; q0 += count) {
         size_t left = args->nq - q0;
         count = left < AQ8_VECTORS * VN ? left : AQ8_VECTORS * VN;
+#ifdef __PRFCHW__
+        /* Another core has read these lines since they were last written, and stores wait for them. Zen 5, 2 cores
+         * without a common cache, int8 at 16, 32, 64 tokens: minilm-l6 0.263 -> 0.258, 0.490 -> 0.481, 0.934 -> 0.929,
+         * distilbert 0.843 -> 0.840, 1.550 -> 1.540, 2.888 -> 2.866 ms; with one no difference. */
+        for (size_t r = 0; r < count; r++)
+            for (size_t c = 0; c < args->dv; c += VN)
+                __builtin_prefetch(args->out + (q0 + r) * args->ldo + c, 1);
+#endif
         s.vectors = count > VN ? 2 : 1;
         if (count > VN)
             aq8_tile_2(&s, q0, count);
