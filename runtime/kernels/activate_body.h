@@ -100,8 +100,36 @@ static inline vf v_activate_q8(enum lathe_activation activation, float alpha, vf
                                                : v_activate(activation, alpha, x);
 }
 #else
+/* As v_bump, of a square root and with less care: absolute error at most 2.1e-4, at most 4.7e-4 |x|. Two
+ * multiplications fewer: the product of 64 rows by 384 x 1536 on AVX2, one core of Zen 5, takes 1.5 % less. */
+static inline vf q8_less_square(vf x, vf a, vf root) {
+    return v_fnma(a, root * root, v_max(v_set1(0.0f), x));
+}
+
+static inline vf v_gelu_q8(vf x) {
+    vf a = v_min(v_set1(3.8f), v_abs(x)), r = v_set1(3.147159622e-04f);
+    r = v_fma(r, a, v_set1(-8.618938667e-03f));
+    r = v_fma(r, a, v_set1(5.593920802e-02f));
+    r = v_fma(r, a, v_set1(-8.155198139e-02f));
+    r = v_fma(r, a, v_set1(-2.747398409e-01f));
+    r = v_fma(r, a, v_set1(7.067772627e-01f));
+    return q8_less_square(x, a, r);
+}
+
+static inline vf v_gelu_tanh_q8(vf x) {
+    vf a = v_min(v_set1(3.75f), v_abs(x)), r = v_set1(2.888171425e-04f);
+    r = v_fma(r, a, v_set1(-8.236598284e-03f));
+    r = v_fma(r, a, v_set1(5.420092983e-02f));
+    r = v_fma(r, a, v_set1(-7.894717281e-02f));
+    r = v_fma(r, a, v_set1(-2.757721112e-01f));
+    r = v_fma(r, a, v_set1(7.068346114e-01f));
+    return q8_less_square(x, a, r);
+}
+
 static inline vf v_activate_q8(enum lathe_activation activation, float alpha, vf x) {
-    return v_activate_coarse(activation, alpha, x);
+    return activation == LATHE_ACT_GELU        ? v_gelu_q8(x)
+           : activation == LATHE_ACT_GELU_TANH ? v_gelu_tanh_q8(x)
+                                               : v_activate(activation, alpha, x);
 }
 #endif
 #endif

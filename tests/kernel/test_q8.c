@@ -281,7 +281,7 @@ static void sums(void **state) {
 static double activation_bound(enum lathe_activation activation, double x) {
     double size = fabs(x), bound = 2e-6 * (size > 1 ? size : 1);
     if (activation == LATHE_ACT_GELU || activation == LATHE_ACT_GELU_TANH)
-        bound += 2.5e-4 * size < 1.1e-4 ? 2.5e-4 * size : 1.1e-4;
+        bound += 4.7e-4 * size < 2.1e-4 ? 4.7e-4 * size : 2.1e-4;
     return bound;
 }
 
