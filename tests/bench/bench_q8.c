@@ -45,6 +45,7 @@ static bool tiles;
         }                                                                                                              \
     }
 PEAK(peak_vnni512, "avx512f,avx512bw,avx512vnni", __m512i, _mm512_setzero_si512(), , _mm512_dpbusd_epi32(acc[i], a, b))
+PEAK(peak_vnni256, "avxvnni", __m256i, _mm256_setzero_si256(), , _mm256_dpbusd_avx_epi32(acc[i], a, b))
 PEAK(peak_pairs512, "avx512f,avx512bw", __m512i, _mm512_setzero_si512(), __m512i one = _mm512_set1_epi16(1),
      _mm512_add_epi32(acc[i], _mm512_madd_epi16(_mm512_maddubs_epi16(a, b), one)))
 PEAK(peak_pairs256, "avx2", __m256i, _mm256_setzero_si256(), __m256i one = _mm256_set1_epi16(1),
@@ -117,6 +118,9 @@ static double peak_of(const char *family, uint64_t bits) {
     } else if (bits & LATHE_CPU_MASK(LATHE_CPU_AVX512)) {
         fn = sums == 4 ? peak_sum4_512 : sums == 2 ? peak_sum2_512 : seven ? peak_pairs512 : peak_wide512;
         lanes = 16 * (sums ? sums : 1);
+    } else if (bits & LATHE_CPU_MASK(LATHE_CPU_AVX_VNNI)) {
+        fn = peak_vnni256;
+        lanes = 8;
     } else if (bits & LATHE_CPU_MASK(LATHE_CPU_AVX2)) {
         fn = sums == 4 ? peak_sum4_256 : sums == 2 ? peak_sum2_256 : seven ? peak_pairs256 : peak_wide256;
         lanes = 8 * (sums ? sums : 1);
