@@ -223,9 +223,11 @@ static void run_block(const struct block *block, size_t n0, size_t n1, const int
             tile.x_sum = block->rows.sums + from * cells.count;
             tile.c = p->y + row * p->ldy + j;
             if (tiles > 1 && !w) {
-                /* Each tile fetches its part of the next group. */
-                tile.fetch = panels + at * group / 16 * panel + panel / tiles * i / 64 * 64;
-                tile.fetch_step = 64 / tiles;
+                /* Each tile fetches its part of the next group, the last one what is left: distilbert int8 at 256
+                 * tokens, where five tiles of a fifth of a line rounded down left one in 16 out, 10.93 -> 10.83 ms. */
+                size_t step = 64 / tiles;
+                tile.fetch = panels + at * group / 16 * panel + panel / 64 * step * i;
+                tile.fetch_step = i + 1 < tiles ? step : 64 - step * i;
             }
             e.scale = block->rows.scale + from;
             e.zero = block->rows.zero + from;
