@@ -429,6 +429,15 @@ static void finish_symbols(struct lowering *w) {
 
 /* ---- memory */
 
+/* Of the columns of a linear layer. */
+static double groups_of(const struct lathe_lowered *l, const struct lathe_fmt_step *s) {
+    const struct lathe_fmt_attr *attrs = (const struct lathe_fmt_attr *)l->attrs.data + s->first_attr;
+    for (uint32_t i = 0; i < s->n_attrs; i++)
+        if (attrs[i].key == LATHE_ATTR_GROUP && attrs[i].i > 1 && s->op != LATHE_OP_CONV)
+            return (double)attrs[i].i;
+    return 1;
+}
+
 /* Result 0 may take the place of operand 0 when nobody reads that later. */
 static bool takes_place(const struct lowering *w, uint32_t step, const uint32_t *last) {
     const struct lathe_fmt_step *s = (struct lathe_fmt_step *)w->l->steps.data + step;
@@ -448,6 +457,24 @@ static bool takes_place(const struct lowering *w, uint32_t step, const uint32_t 
     return true;
 }
 
+/* A thread goes on with its groups, or with the heads before them, while others read theirs: what these steps read is
+ * not written over before they have ended. */
+static void keep_groups(const struct lowering *w, uint32_t *last) {
+    const struct lathe_lowered *l = w->l;
+    const struct lathe_fmt_step *steps = l->steps.data;
+    for (uint32_t s = 1; s < l->steps.count; s++) {
+        if (groups_of(l, &steps[s]) == 1)
+            continue;
+        uint32_t until = s + 2 < l->steps.count ? s + 2 : l->steps.count - 1;
+        for (uint32_t k = s - 1; k <= s; k++)
+            for (uint32_t i = 0; i < steps[k].n_in; i++) {
+                uint32_t v = ((const uint32_t *)l->operands.data)[steps[k].first_operand + i];
+                if (v != LATHE_FORMAT_ABSENT && last[w->root_of[v]] < until)
+                    last[w->root_of[v]] = until;
+            }
+    }
+}
+
 static enum lathe_status make_buffers(struct lowering *w) {
     struct lathe_lowered *l = w->l;
     uint32_t n = l->values.count;
@@ -463,6 +490,7 @@ static enum lathe_status make_buffers(struct lowering *w) {
         for (uint32_t i = 0; i < (uint32_t)steps[s].n_in + steps[s].n_out; i++)
             if (operands[steps[s].first_operand + i] != LATHE_FORMAT_ABSENT)
                 last[w->root_of[operands[steps[s].first_operand + i]]] = s;
+    keep_groups(w, last);
     for (uint32_t i = 0; i < w->g->output_count; i++) /* outputs stay valid after the last step */
         last[w->root_of[l->outputs[i].value]] = l->steps.count;
     for (uint32_t v = 0; v < n; v++)
@@ -520,15 +548,6 @@ void lathe_lowered_place(struct lathe_lowered *plans, unsigned count) {
 }
 
 /* ---- report */
-
-/* Of the columns of a linear layer. */
-static double groups_of(const struct lathe_lowered *l, const struct lathe_fmt_step *s) {
-    const struct lathe_fmt_attr *attrs = (const struct lathe_fmt_attr *)l->attrs.data + s->first_attr;
-    for (uint32_t i = 0; i < s->n_attrs; i++)
-        if (attrs[i].key == LATHE_ATTR_GROUP && attrs[i].i > 1)
-            return (double)attrs[i].i;
-    return 1;
-}
 
 /* Multiply-adds of a step at the maxima, or 0 for what is no product. */
 static double products(const struct lathe_lowered *l, const struct lathe_fmt_step *s) {

@@ -182,6 +182,57 @@ static void find_heads(struct lathe_session *s, uint32_t j) {
         }
 }
 
+/* The step whose result operand 0 of step j is; j when there is none. */
+static uint32_t producer_of(const struct lathe_session *s, uint32_t j) {
+    const struct lathe_tensor *x = s->steps[j].in[0];
+    for (uint32_t i = j; x && i-- > s->plan->head->prologue_steps;)
+        if (s->steps[i].n_out && s->steps[i].out[0] && overlap(s->steps[i].out[0], x))
+            return same_rows(x, s->steps[i].out[0]) ? i : j;
+    return j;
+}
+
+/* Attention of one token on keys that its heads share: the layers before and behind it have the heads as groups, and
+ * the queries are cut as they are, so that a thread goes on with its heads from the queries to the values. (Of several
+ * sequences each thread better takes some.) */
+static void find_groups(struct lathe_session *s, uint32_t j) {
+    struct lathe_step_state *st = &s->steps[j];
+    int64_t heads = lathe_attr_int(&st->attrs, LATHE_ATTR_HEADS, 0);
+    if (st->op->op != LATHE_OP_ATTENTION_ROWS || st->solo || s->threads < 2 || heads < 2 || heads % s->threads != 0 ||
+        !st->in[0] || st->in[0]->rank != 2 || st->in[0]->dims[0] != 1 ||
+        lathe_attr_int(&st->attrs, LATHE_ATTR_KV_HEADS, heads) != 1)
+        return;
+    uint32_t i = producer_of(s, j), q = producer_of(s, i);
+    if (i == j || s->steps[i].solo || groups_of(&s->steps[i]) != heads)
+        return;
+    st->heads = (struct lathe_head_columns){.heads = heads};
+    struct lathe_step_state *queries = &s->steps[q];
+    int64_t width = s->steps[i].in[0]->dims[s->steps[i].in[0]->rank - 1] / heads;
+    if (q != i && queries->op->op == LATHE_OP_LINEAR_Q8 && !queries->solo && !queries->rows && !queries->heads.heads &&
+        groups_of(queries) == 1 && width % 16 == 0) {
+        queries->heads = (struct lathe_head_columns){.heads = heads, .count = 1, .part = {{0, width}}};
+        queries->heads_of = UINT32_MAX;
+    }
+}
+
+/* The heads that a step is cut by, 0: it is not. */
+static int64_t heads_of_step(const struct lathe_step_state *st) {
+    return st->heads.heads ? st->heads.heads : st->solo || groups_of(st) == 1 ? 0 : groups_of(st);
+}
+
+/* Each thread needs of what step `a` makes only its own heads in step `b`, and nothing else of the two meets. */
+static bool goes_on(const struct lathe_step_state *a, const struct lathe_step_state *b) {
+    if (!heads_of_step(a) || heads_of_step(a) != heads_of_step(b) || !b->in[0] || !same_rows(b->in[0], a->out[0]) ||
+        overlap(b->out[0], a->out[0]))
+        return false;
+    for (unsigned k = 1; k < b->n_in; k++)
+        if (b->in[k] && overlap(b->in[k], a->out[0]))
+            return false;
+    for (unsigned k = 0; k < a->n_in; k++)
+        if (a->in[k] && overlap(b->out[0], a->in[k]))
+            return false;
+    return true;
+}
+
 /* ---- prepared rows */
 
 /* The 8-bit product `i`, which begins a phase: can its rows be quantized once, each by one thread, before the threads
@@ -309,6 +360,7 @@ void lathe_session_phases(struct lathe_session *s) {
         st->prepared = false;
         st->heads = (struct lathe_head_columns){0};
         find_heads(s, i);
+        find_groups(s, i);
     }
     for (uint32_t i = 0; i < count; i++) {
         struct lathe_step_state *st = &s->steps[i];
@@ -317,7 +369,8 @@ void lathe_session_phases(struct lathe_session *s) {
             if (other < s->phases[s->phase_count - 1].first)
                 break;
             bool by_rows = conflict & LATHE_SAME_ROWS && st->rows && st->rows == s->steps[other].rows;
-            bool by_heads = s->steps[other].heads.heads && s->steps[other].heads_of == i;
+            bool by_heads =
+                (s->steps[other].heads.heads && s->steps[other].heads_of == i) || goes_on(&s->steps[other], st);
             if (!(st->solo && s->steps[other].solo) && !by_rows && !by_heads) {
                 meet_before(s, i, &used);
                 break;
