@@ -194,7 +194,7 @@ static uint32_t producer_of(const struct lathe_session *s, uint32_t j) {
 /* Attention of one token on keys that its heads share: the layers before and behind it have the heads as groups, and
  * the queries are cut as they are, so that a thread goes on with its heads from the queries to the values. (Of several
  * sequences each thread better takes some.) */
-static void find_groups(struct lathe_session *s, uint32_t j) {
+static __attribute__((noinline)) void find_groups(struct lathe_session *s, uint32_t j) {
     struct lathe_step_state *st = &s->steps[j];
     int64_t heads = lathe_attr_int(&st->attrs, LATHE_ATTR_HEADS, 0);
     if (st->op->op != LATHE_OP_ATTENTION_ROWS || st->solo || s->threads < 2 || heads < 2 || heads % s->threads != 0 ||

@@ -22,6 +22,19 @@ struct attention_state {
     float *k, *v, *strip;      /* of the block at hand */
 };
 
+/* Masks and the way back to rows are large. Files of one instruction set share them: they define
+ * ATTENTION_SHARED(name), all but one ATTENTION_ELSEWHERE too. */
+#ifdef ATTENTION_SHARED
+#define ATTENTION_PART
+#define attention_mask   ATTENTION_SHARED(attention_mask)
+#define attention_finish ATTENTION_SHARED(attention_finish)
+void attention_mask(const struct attention_state *st, size_t q0, size_t nq, size_t key0, size_t lo, size_t hi);
+void attention_finish(const struct attention_state *st, size_t g);
+#else
+#define ATTENTION_PART static
+#endif
+#ifndef ATTENTION_ELSEWHERE
+
 /* strip[j][q] += bias[q][j] for keys [lo, hi), by VN x VN blocks turned in registers. */
 static void attention_add_bias(const float *bias, size_t ldb, size_t nq, size_t lo, size_t hi, float *strip) {
     size_t j = lo;
@@ -47,7 +60,8 @@ static void attention_add_bias(const float *bias, size_t ldb, size_t nq, size_t 
 
 /* The strip in place: s = softcap(s scale) + bias, -inf where a key is not allowed. Keys [lo, hi) of the block that
  * starts at key0. */
-static void attention_mask(const struct attention_state *st, size_t q0, size_t nq, size_t key0, size_t lo, size_t hi) {
+ATTENTION_PART void attention_mask(const struct attention_state *st, size_t q0, size_t nq, size_t key0, size_t lo,
+                                   size_t hi) {
     const struct lathe_attention_f32_args *args = st->args;
     const vf scale = v_set1(args->scale), none = v_set1(-__builtin_inff());
     float *strip = st->strip;
@@ -91,28 +105,8 @@ static void attention_mask(const struct attention_state *st, size_t q0, size_t n
     }
 }
 
-/* Parts of the scratch, with no block taken in. Returns whether scores need nothing but a positive scale. */
-static bool attention_start(const struct lathe_attention_f32_args *args, struct attention_state *st) {
-    size_t groups = (args->nq + AQ - 1) / AQ, d = args->d, dv = args->dv;
-    st->args = args;
-    st->qt = args->scratch;
-    st->o = st->qt + groups * AQ * d;
-    st->max = st->o + groups * AQ * dv;
-    st->sum = st->max + groups * AQ;
-    st->strip = st->sum + groups * AQ;
-    st->k = st->strip + AK * AQ;
-    st->v = st->k + AK * d + 16;
-    st->started = st->v + AK * dv;
-    memset(st->started, 0, groups * sizeof *st->started);
-    for (size_t i = 0; i < groups * AQ; i++) {
-        st->max[i] = -__builtin_inff();
-        st->sum[i] = 0.0f;
-    }
-    return args->softcap == 0.0f && !args->bias && !args->allow && !args->first && !args->last && args->scale > 0;
-}
-
 /* out = O / sum, back to one row a query. */
-static void attention_finish(const struct attention_state *st, size_t g) {
+ATTENTION_PART void attention_finish(const struct attention_state *st, size_t g) {
     const struct lathe_attention_f32_args *args = st->args;
     size_t q0 = g * AQ, nq = args->nq - q0 < AQ ? args->nq - q0 : AQ;
     float *o = st->o + g * AQ * args->dv;
@@ -150,6 +144,27 @@ static void attention_finish(const struct attention_state *st, size_t g) {
             for (size_t i = 0; i < lanes; i++)
                 args->out[(q0 + q + i) * args->ldo + c] = o[c * AQ + q + i] * factor[i];
     }
+}
+#endif
+
+/* Parts of the scratch, with no block taken in. Returns whether scores need nothing but a positive scale. */
+static bool attention_start(const struct lathe_attention_f32_args *args, struct attention_state *st) {
+    size_t groups = (args->nq + AQ - 1) / AQ, d = args->d, dv = args->dv;
+    st->args = args;
+    st->qt = args->scratch;
+    st->o = st->qt + groups * AQ * d;
+    st->max = st->o + groups * AQ * dv;
+    st->sum = st->max + groups * AQ;
+    st->strip = st->sum + groups * AQ;
+    st->k = st->strip + AK * AQ;
+    st->v = st->k + AK * d + 16;
+    st->started = st->v + AK * dv;
+    memset(st->started, 0, groups * sizeof *st->started);
+    for (size_t i = 0; i < groups * AQ; i++) {
+        st->max[i] = -__builtin_inff();
+        st->sum[i] = 0.0f;
+    }
+    return args->softcap == 0.0f && !args->bias && !args->allow && !args->first && !args->last && args->scale > 0;
 }
 
 /* The keys of the block that some query of the group may see. */

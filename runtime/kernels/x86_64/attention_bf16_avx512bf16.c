@@ -13,6 +13,8 @@
  *   5.48 10.64 22.1 34.5 48.9; 5.42 10.39 20.9 32.9 44.6 */
 #include "vec_avx512.h"
 
+#define ATTENTION_SHARED(name) lathe_##name##__avx512
+#define ATTENTION_ELSEWHERE
 #include "attention_parts_body.h"
 #include "kernel_rows.h"
 
