@@ -4,9 +4,11 @@
  *   AQ8_CPD                        numbers of a 32-bit word: 4 bytes, or 2 of 16 bits
  *   AQ8_TILE                       keys, or columns of values, whose sums for two vectors of queries fit the registers;
  *                                  a divisor of VN
+ *   AQ8_OVERLAP                    1: weights are made beside the products of the next block (with 16 registers that is
+ *                                  no faster)
  *   aq8_store_key(p, x)            VN columns of a key, rounded half to even, from a vector of floats
  *   aq8_join(x)                    words of the AQ8_CPD vectors of integers x, signed, cut to what fits
- *   aq8_weigh(y, e)                e of four keys from their distances y: two vectors of 16 bits
+ *   aq8_weigh(fine, y, e)          e of four keys from their distances y, integers: two vectors of 16 bits
  *   aq8_add16, aq8_low             sums of 16 bits; their low bytes
  *   aq8_words_high(e, words)       the high bytes of four keys as 4 / AQ8_CPD vectors of words; _low: the low ones
  *   aq8_words_whole(e, words)      with words of 16 bits: e - 32768
@@ -14,29 +16,31 @@
  *   aq8_dot_value(acc, weights, values)   the same
  *
  * Queries lie across the lanes, one or two vectors of them, so that softmax needs nothing of its neighbours: their
- * scores against a block of keys lie in a strip that the first cache holds, become weights from the front of the strip
- * on, in the order in which the product with the values takes them, and are gone. Keys and values are brought into
+ * scores against a block of keys lie in a strip that the first cache holds and become weights, in the order in which
+ * the product with the values takes them, while the scores of the next block, or of the next queries, take their place:
+ * a difference, a shift, a table and rounding hardly need the units that multiply. Keys and values are brought into
  * words once a call, in the order of their rows:
  *
  *   keys    [key][word of AQ8_CPD columns]
  *   values  [word of AQ8_CPD keys][column]
  *   queries [word of AQ8_CPD columns][vector][VN], for a tile
- *   strip   [key][vector][VN], then weights [word of AQ8_CPD keys][vector][VN]
+ *   strip   [key][vector][VN]
+ *   weights [word of AQ8_CPD keys][vector][VN]
  *   total   [column][vector][VN]
  *
  * One core of an EPYC of the Zen 5 class, us a head at 8, 32, 64, 128, 256, 512 tokens (tests/bench/bench_kernels):
  *
- *   heads of 64: AVX-512 f32 0.4 1.5 5.7 20.6 77 305; VNNI 0.4 1.3 3.4 8.3 27 98
- *                AVX2 f32 0.5 2.8 10.0 38.5 150 595; AVX2 0.6 2.9 8.2 26.5 95 362; AVX-VNNI 0.5 2.3 6.3 15.4 52 193
- *   heads of 32: AVX-512 f32 0.2 0.8 3.1 11.5 43 168; VNNI 0.2 0.7 1.9 4.8 15.4 56
+ *   heads of 64: AVX-512 f32 0.4 1.5 5.7 20.6 77 305; VNNI 0.4 1.2 3.0 7.0 23.6 86
+ *                AVX2 f32 0.5 2.8 10.0 38.5 150 595; AVX2 0.5 2.6 7.6 25.1 90 347; AVX-VNNI 0.5 2.1 6.0 14.4 49 177
+ *   heads of 32: AVX-512 f32 0.2 0.8 3.1 11.5 43 168; VNNI 0.2 0.7 1.7 3.9 13.1 48
+ *                AVX2 0.3 1.4 4.2 13.8 49.5 190; AVX-VNNI 0.3 1.2 3.3 8.3 28.1 104
  *
- * Of 56 the products are 33, at their peak 30.6; weights 11; ranges, words, queries and outputs 11. With keys across
- * the lanes, weights of 13 and values of 11 bits it was 0.5 1.1 2.8 8.0 25 92. Weights made between the products of
- * the next block are no faster (57 to 63), blocks of 64 to 256 keys equal, nor do the next head's rows need asking for.
- * Steps of whole models on both cores, ms at 8, 32, 64, 128, 256, 512 tokens, from that scheme to this one:
- *
- *   minilm-l6  0.023 0.048 0.116 0.322 0.99 3.48 -> 0.014 0.034 0.084 0.198 0.615 2.10
- *   distilbert 0.025 0.060 0.150 0.427 1.36 4.93 -> 0.018 0.052 0.130 0.298 0.94 3.68 */
+ * Products of heads of 32 for 512 tokens take 30.6 at their peak. With factors that are no powers of two (a product, a
+ * conversion and two more products a weight) and weights after the scores it was, VNNI: 0.4 1.3 3.4 8.3 27 96 and 0.2
+ * 0.7 1.9 4.7 15.4 55; AVX2 0.5 2.8 7.9 25.9 93 353. Blocks of 128 keys take 3 % longer than of 256. No faster: weights
+ * in quarters between the steps of a tile (its sums no longer stay in registers), asking for the rows of the next head,
+ * huge pages for the session's memory.
+ * Of AVX-512's permutes one in four takes a multiplication's place, of those from two registers one in two. */
 #ifndef LATHE_ATTENTION_Q8_BODY_H
 #define LATHE_ATTENTION_Q8_BODY_H
 
@@ -47,9 +51,9 @@
 
 #include <string.h>
 
-#define AQ8_VECTORS 2                    /* of queries in a tile, at most */
-#define AQ8_GROUP   16                   /* keys are padded to whole groups */
-#define AQ8_REST    (LATHE_Q8_BLOCK / 2) /* line of the strip where the low bytes of few keys begin */
+#define AQ8_VECTORS 2                   /* of queries in a tile, at most */
+#define AQ8_GROUP   16                  /* keys are padded to whole groups */
+#define AQ8_REST    (LATHE_Q8_FINE / 4) /* line of the weights where the low bytes of few keys begin */
 
 struct aq8 {
     const struct lathe_attention_f32_args *args;
@@ -61,20 +65,43 @@ struct aq8 {
     int32_t *k, *v, *q;
     int32_t *v_sum; /* of each column, where weights of 16 bits have 32768 taken off */
     float *lines;   /* [d padded to VN][VN] */
-    float *strip, *total;
-    float factor;   /* NaN when a key has one, else 1 */
-    size_t vectors; /* of queries in this tile; kept here, so that functions are not compiled for each */
-    bool fine;      /* at most LATHE_Q8_FINE keys: weights of 16 bits, their low bytes behind the strip's front */
-    bool plain;     /* every query sees every key, and no bias */
+    float *total;
+    int32_t *strip, *weights;
+    float factor; /* NaN when a key has one, else 1 */
+    bool fine;    /* at most LATHE_Q8_FINE keys: weights of 16 bits, their low bytes from line AQ8_REST on */
+    int32_t steep;
+    bool plain; /* every query sees every key, and no bias */
 };
 
 /* A vector of queries. */
 struct aq8_lanes {
     vf a, factor;
-    vf top, sum; /* of the blocks so far; top as floats from the base without a bias */
-    vf odd;      /* NaN when a bias is NaN or +inf, else 0 */
-    vf shrink;   /* of the blocks before */
+    vf unit; /* of the scores in the strip, and how far their differences are shifted */
+    vi shift;
+    vi top; /* of the blocks so far */
+    vf sum;
+    vf odd;    /* NaN when a bias is NaN or +inf, else 0 */
+    vf shrink; /* of the blocks before */
 };
+
+/* How far the weights of a vector of queries are. */
+struct aq8_chain {
+    vi lead;      /* the largest score and half a step */
+    vi shift;     /* of differences */
+    vi carry;     /* what is left over at the last two keys */
+    vi sum, rest; /* of weights, or of their high and low bytes */
+};
+
+/* A tile of queries and a block of keys whose scores lie in the strip. */
+struct aq8_item {
+    size_t q0, count, vectors; /* queries */
+    size_t from, n, done;      /* the first key, how many, and for how many there are weights */
+    bool first, last;          /* block of the tile */
+    struct aq8_lanes *lanes;
+    struct aq8_chain chain[AQ8_VECTORS];
+};
+
+#define AQ8_INLINE static inline __attribute__((always_inline))
 
 static inline size_t aq8_row(const struct aq8 *s, size_t j) {
     return s->index ? (size_t)s->index[j] : j;
@@ -89,74 +116,101 @@ static inline size_t aq8_padded(size_t n, size_t to) {
     return (n + to - 1) / to * to;
 }
 
+/* Of `count` queries those of vector g. */
+static inline size_t aq8_count(size_t count, size_t g) {
+    return count - g * VN < VN ? count - g * VN : VN;
+}
+
 /* ---- keys and values */
 
-/* Range, scale and reciprocal of each column over the keys. Arrays are padded to VN. */
-static __attribute__((noinline)) void aq8_columns(const struct aq8 *s, const float *x, size_t ldx, size_t n,
-                                                  float levels, float *low, float *scale, float *inverse) {
-    for (size_t c = 0; c < n; c += VN) {
+/* Keys or values. */
+struct aq8_side {
+    const float *x;
+    size_t ld, n;                         /* columns */
+    float levels, *low, *scale, *inverse; /* of each column, padded to VN */
+};
+
+/* Range, scale and reciprocal of each column over the keys: of both sides together, as the rows of both often lie in
+ * one page. */
+static __attribute__((noinline)) void aq8_columns(const struct aq8 *s, const struct aq8_side side[2]) {
+    for (size_t c = 0; c < side[0].n || c < side[1].n; c += VN) {
         vf lo[4], hi[4], bad[4];
+        size_t at[2], n[2]; /* columns from `at` on; those of a side that has no more once again */
+        LATHE_UNROLL
+        for (size_t w = 0; w < 2; w++) {
+            at[w] = c < side[w].n ? c : 0;
+            n[w] = side[w].n - at[w] < VN ? side[w].n - at[w] : VN;
+        }
         LATHE_UNROLL
         for (size_t u = 0; u < 4; u++) {
             lo[u] = v_set1(__builtin_inff());
             hi[u] = v_set1(-__builtin_inff());
             bad[u] = v_set1(0.0f);
         }
-        for (size_t j = 0; j < s->keys; j += 4) {
+        for (size_t j = 0; j < s->keys; j += 2) {
             LATHE_UNROLL
             for (size_t u = 0; u < 4; u++) {
-                size_t at = aq8_row(s, j + u < s->keys ? j + u : j);
-                vf v = aq8_load(x + at * ldx, c, n);
+                const struct aq8_side *from = &side[u & 1];
+                size_t row = aq8_row(s, j + u / 2 < s->keys ? j + u / 2 : j);
+                vf v = v_load_n(from->x + row * from->ld + at[u & 1], n[u & 1]);
                 lo[u] = v_min(v, lo[u]);
                 hi[u] = v_max(v, hi[u]);
                 bad[u] = v_fma(v, v_set1(0.0f), bad[u]);
             }
         }
-        vf least = v_min(v_min(lo[0], lo[1]), v_min(lo[2], lo[3])), by;
-        vf most = v_max(v_max(hi[0], hi[1]), v_max(hi[2], hi[3]));
-        vf size = attention_q8_column(least, most, (bad[0] + bad[1]) + (bad[2] + bad[3]), levels, &by);
-        v_store(low + c, least);
-        v_store(scale + c, size);
-        v_store(inverse + c, by);
+        LATHE_UNROLL
+        for (size_t w = 0; w < 2; w++) {
+            vf least = v_min(lo[w], lo[w + 2]), most = v_max(hi[w], hi[w + 2]), by;
+            v_store(side[w].scale + at[w], attention_q8_column(least, most, bad[w] + bad[w + 2], side[w].levels, &by));
+            v_store(side[w].low + at[w], least);
+            v_store(side[w].inverse + at[w], by);
+        }
     }
 }
 
 /* Behind the last key come copies of it: they do not change which score is the largest. */
 static void aq8_pack_keys(const struct aq8 *s) {
-    const struct lathe_attention_f32_args *args = s->args;
-    for (size_t j = 0; j < s->keys; j++) {
-        const float *row = args->k + aq8_row(s, j) * args->ldk;
-        int32_t *out = s->k + j * s->steps;
-        for (size_t c = 0; c < args->d; c += VN)
-            aq8_store_key(out + c / AQ8_CPD,
-                          (aq8_load(row, c, args->d) - v_load(s->k_low + c)) * v_load(s->k_inverse + c));
+    const size_t keys = s->keys, steps = s->steps, n = s->args->d, ld = s->args->ldk;
+    const int32_t *index = s->index;
+    for (size_t c = 0; c < n; c += VN) {
+        const float *x = s->args->k + c;
+        const size_t left = n - c < VN ? n - c : VN;
+        int32_t *out = s->k + c / AQ8_CPD;
+        vf low = v_load(s->k_low + c), inverse = v_load(s->k_inverse + c);
+        for (size_t j = 0; j < keys; j++, out += steps)
+            aq8_store_key(out, (v_load_n(x + (index ? (size_t)index[j] : j) * ld, left) - low) * inverse);
     }
-    for (size_t j = s->keys; j < aq8_padded(s->keys, AQ8_GROUP); j++)
-        memcpy(s->k + j * s->steps, s->k + (s->keys - 1) * s->steps, s->steps * sizeof *s->k);
+    for (size_t j = keys; j < aq8_padded(keys, AQ8_GROUP); j++)
+        memcpy(s->k + j * steps, s->k + (keys - 1) * steps, steps * sizeof *s->k);
 }
 
 /* Behind the last key come zeros, and weights of zero. */
 static void aq8_pack_values(const struct aq8 *s) {
-    const struct lathe_attention_f32_args *args = s->args;
-    int32_t *out = s->v;
-    for (size_t c = 0; c < s->columns; c += VN)
-        vi_store(s->v_sum + c, vi_set1(0));
-    for (size_t j = 0; j < aq8_padded(s->keys, 4); j += AQ8_CPD)
-        for (size_t c = 0; c < s->columns; c += VN, out += VN) {
-            vi x[AQ8_CPD];
+    const size_t keys = s->keys, columns = s->columns, n = s->args->dv, ld = s->args->ldv;
+    const int32_t *index = s->index;
+    for (size_t c = 0; c < columns; c += VN) {
+        const float *x = s->args->v + c;
+        const size_t left = n - c < VN ? n - c : VN;
+        int32_t *out = s->v + c;
+        vf low = v_load(s->v_low + c), inverse = v_load(s->v_inverse + c);
+        vi sum = vi_set1(0);
+        for (size_t j = 0; j < aq8_padded(keys, 4); j += AQ8_CPD, out += columns) {
+            vi word[AQ8_CPD];
             LATHE_UNROLL
             for (size_t u = 0; u < AQ8_CPD; u++) {
-                x[u] = vi_set1(0);
-                if (j + u < s->keys)
-                    x[u] = vi_sub(vi_round((aq8_load(args->v + aq8_row(s, j + u) * args->ldv, c, args->dv) -
-                                            v_load(s->v_low + c)) *
-                                           v_load(s->v_inverse + c)),
-                                  vi_set1(128));
+                word[u] = vi_set1(0);
+                if (j + u < keys) {
+                    size_t row = index ? (size_t)index[j + u] : j + u;
+                    word[u] = vi_sub(vi_round((v_load_n(x + row * ld, left) - low) * inverse), vi_set1(128));
+                }
             }
-            vi_store(out, aq8_join(x));
-            if (AQ8_CPD == 2 && s->fine)
-                vi_store(s->v_sum + c, aq8_dot_value(vi_load(s->v_sum + c), vi_load(out), vi_set1(0x00010001)));
+            vi joined = aq8_join(word);
+            vi_store(out, joined);
+            if (AQ8_CPD == 2)
+                sum = aq8_dot_value(sum, joined, vi_set1(0x00010001));
         }
+        vi_store(s->v_sum + c, sum);
+    }
 }
 
 /* Asks for the first rows at once: they often lie in another core's cache, and what follows takes them in small turns.
@@ -172,8 +226,9 @@ static void aq8_pack_head(struct aq8 *s) {
     aq8_fetch(args->k, args->ldk, args->d, args->nk);
     aq8_fetch(args->v, args->ldv, args->dv, args->nk);
     aq8_fetch(args->q, args->ldq, args->d, args->nq);
-    aq8_columns(s, args->k, args->ldk, args->d, LATHE_Q8_KEY, s->k_low, s->k_scale, s->k_inverse);
-    aq8_columns(s, args->v, args->ldv, args->dv, LATHE_Q8_VALUE, s->v_low, s->v_scale, s->v_inverse);
+    aq8_columns(
+        s, (struct aq8_side[2]){{args->k, args->ldk, args->d, LATHE_Q8_KEY, s->k_low, s->k_scale, s->k_inverse},
+                                {args->v, args->ldv, args->dv, LATHE_Q8_VALUE, s->v_low, s->v_scale, s->v_inverse}});
     s->factor = 1.0f;
     for (size_t c = 0; c < args->d; c++)
         s->factor += s->k_scale[c] * 0.0f;
@@ -187,7 +242,7 @@ static void aq8_pack_head(struct aq8 *s) {
 
 /* `count` queries from q0 on into vector g; lanes behind them repeat the last one. */
 static __attribute__((noinline)) void aq8_pack_queries(const struct aq8 *s, size_t q0, size_t count, size_t g,
-                                                       struct aq8_lanes *lanes) {
+                                                       size_t vectors, struct aq8_lanes *lanes) {
     const struct lathe_attention_f32_args *args = s->args;
     vi most[2] = {vi_set1(0),
                   vi_set1(0)}; /* magnitudes as integers: infinities and what is no number are the largest */
@@ -207,23 +262,111 @@ static __attribute__((noinline)) void aq8_pack_queries(const struct aq8 *s, size
             v_store(s->lines + (c + i) * VN, t);
         }
     }
-    struct attention_q8_query query = attention_q8_query(vi_as_float(vi_max(most[0], most[1])), args->scale);
+    struct attention_q8_query query = attention_q8_query(vi_as_float(vi_max(most[0], most[1])), args->scale, s->steep);
     for (size_t t = 0; t < s->steps; t++) {
         vi x[AQ8_CPD];
         LATHE_UNROLL
         for (size_t u = 0; u < AQ8_CPD; u++)
             x[u] = vi_round(v_load(s->lines + (t * AQ8_CPD + u) * VN) * query.inverse);
-        vi_store(s->q + (t * s->vectors + g) * VN, aq8_join(x));
+        vi_store(s->q + (t * vectors + g) * VN, aq8_join(x));
     }
     lanes->a = query.a;
     lanes->factor = query.factor * v_set1(s->factor);
-    lanes->top = v_set1(-__builtin_inff());
-    lanes->sum = lanes->odd = lanes->shrink = v_set1(0.0f);
+    lanes->unit = args->bias ? v_set1(1.0f / (float)(1 << (s->steep + LATHE_Q8_BIAS))) : query.a;
+    lanes->shift = args->bias ? vi_set1(LATHE_Q8_BIAS) : query.shift;
+    lanes->top = vi_set1(LATHE_Q8_NONE);
+    lanes->sum = lanes->odd = v_set1(0.0f);
+}
+
+/* ---- weights */
+
+/* 2^x for x <= 0: 1 for 0, next to nothing below -40. */
+static inline vf aq8_power(vf x) {
+    x = v_max(x, v_set1(-40.0f));
+    vf n = v_round(x), r = x - n;
+    vf p = v_fma(v_set1(LATHE_Q8_POWER_3), r, v_set1(LATHE_Q8_POWER_2));
+    p = v_fma(p, r, v_set1(LATHE_Q8_POWER_1));
+    return v_select(v_lt(x, v_set1(0.0f)), v_scale1(v_fma(p, r, v_set1(LATHE_Q8_POWER_0)), n), v_set1(1.0f));
+}
+
+/* Scores of four keys, a stride apart, to weights. */
+AQ8_INLINE void aq8_weigh_keys(const bool fine, const int32_t *in, int32_t *out, size_t stride,
+                               struct aq8_chain *chain) {
+    const vi one = vi_set1(AQ8_CPD == 4 ? 0x01010101 : 0x00010001);
+    vi y[4], e[2], words[4 / AQ8_CPD];
+    LATHE_UNROLL
+    for (size_t u = 0; u < 4; u++)
+        y[u] = vi_shift(vi_sub(chain->lead, vi_load(in + u * stride)), chain->shift);
+    aq8_weigh(fine, y, e);
+#if AQ8_CPD == 2
+    if (fine) {
+        aq8_words_whole(e, words);
+        LATHE_UNROLL
+        for (size_t u = 0; u < 2; u++, out += stride) {
+            vi_store(out, words[u]);
+            chain->sum = aq8_dot_value(chain->sum, words[u], one);
+        }
+        return;
+    }
+#else
+    if (fine) {
+        aq8_words_low(e, words);
+        vi_store(out + AQ8_REST * stride, words[0]);
+        chain->rest = aq8_dot_value(chain->rest, words[0], one);
+    }
+#endif
+    if (!fine) {
+        e[0] = aq8_add16(e[0], chain->carry);
+        e[1] = aq8_add16(e[1], aq8_low(e[0]));
+        chain->carry = aq8_low(e[1]);
+    }
+    aq8_words_high(e, words);
+    LATHE_UNROLL
+    for (size_t u = 0; u < 4 / AQ8_CPD; u++, out += stride) {
+        vi_store(out, words[u]);
+        chain->sum = aq8_dot_value(chain->sum, words[u], one);
+    }
+}
+
+/* The largest scores are known: weights can be made, for whole tiles. */
+static void aq8_begin_weights(const struct aq8 *s, struct aq8_item *item) {
+    size_t stride = item->vectors * VN, padded = aq8_padded(item->n, AQ8_TILE);
+    item->done = 0;
+    for (size_t at = item->n * stride; at < padded * stride; at += VN)
+        vi_store(s->strip + at, vi_set1(LATHE_Q8_NONE));
+    for (size_t g = 0; g < item->vectors; g++) {
+        const struct aq8_lanes *lanes = &item->lanes[g];
+        vi half = vi_shift(vi_set1(1 << 16), vi_sub(vi_set1(17), lanes->shift));
+        item->chain[g] =
+            (struct aq8_chain){vi_add(lanes->top, half), lanes->shift, vi_set1(0x00800080), vi_set1(0), vi_set1(0)};
+    }
+}
+
+/* Makes what weights are missing and adds their sums to those of the lanes. */
+static __attribute__((noinline)) void aq8_end_weights(const struct aq8 *s, struct aq8_item *item) {
+    size_t padded = aq8_padded(item->n, AQ8_TILE), stride = item->vectors * VN;
+    for (size_t g = 0; g < item->vectors; g++) {
+        struct aq8_lanes *lanes = &item->lanes[g];
+        struct aq8_chain chain = item->chain[g];
+        const int32_t *in = s->strip + item->done * stride + g * VN;
+        int32_t *out = s->weights + item->done / AQ8_CPD * stride + g * VN;
+        if (s->fine)
+            for (size_t j = item->done; j < padded; j += 4, in += 4 * stride, out += 4 / AQ8_CPD * stride)
+                aq8_weigh_keys(true, in, out, stride, &chain);
+        else
+            LATHE_NO_UNROLL
+        for (size_t j = item->done; j < padded; j += 4, in += 4 * stride, out += 4 / AQ8_CPD * stride)
+            aq8_weigh_keys(false, in, out, stride, &chain);
+        vf sum = v_from_i32(chain.sum);
+        if (AQ8_CPD == 2 && s->fine)
+            lanes->sum = v_from_i32(vi_sub(chain.sum, vi_set1(-32768 * (int32_t)padded)));
+        else
+            lanes->sum =
+                s->fine ? v_fma(sum, v_set1(256.0f), v_from_i32(chain.rest)) : v_fma(lanes->sum, lanes->shrink, sum);
+    }
 }
 
 /* ---- products: `vectors` is a constant */
-#define AQ8_INLINE static inline __attribute__((always_inline))
-
 /* Or GCC gives the sums other registers in every step. */
 #define AQ8_KEEP(acc)                                                                                                  \
     LATHE_UNROLL                                                                                                       \
@@ -232,23 +375,42 @@ static __attribute__((noinline)) void aq8_pack_queries(const struct aq8 *s, size
     for (size_t g = 0; g < vectors; g++)                                                                               \
         __asm__("" : "+v"(acc[r][g]));
 
-/* Keys [from, to), whole tiles, into the strip from `from` on; tops[g] becomes the largest. */
-AQ8_INLINE void aq8_scores(const size_t vectors, const struct aq8 *s, size_t from, size_t to, vi *tops) {
-    int32_t *out = (int32_t *)(void *)s->strip;
-    size_t steps = s->steps;
-    const int32_t *k = s->k + from * steps;
+/* Keys [from, to), whole tiles, into the strip; tops[g] becomes the largest. Before a tile takes the place of scores of
+ * `before`, these become weights: that hardly needs the units that multiply. */
+AQ8_INLINE void aq8_scores(const size_t vectors, const struct aq8 *s, size_t from, size_t to, vi *tops,
+                           struct aq8_item *before) {
+    const bool weigh = AQ8_OVERLAP && vectors == AQ8_VECTORS;
+    int32_t *out = s->strip;
+    size_t steps = s->steps, done = before->done, whole = aq8_padded(before->n, AQ8_TILE);
+    const int32_t *k = s->k + from * steps, *in = s->strip + done * vectors * VN;
+    int32_t *weights = s->weights + done / AQ8_CPD * vectors * VN;
     vi most[AQ8_VECTORS];
+    struct aq8_chain chain[AQ8_VECTORS];
     LATHE_UNROLL
-    for (size_t g = 0; g < vectors; g++)
-        most[g] = vi_set1(0);
+    for (size_t g = 0; g < vectors; g++) {
+        most[g] = vi_set1(LATHE_Q8_NONE);
+        if (weigh)
+            chain[g] = before->chain[g];
+    }
     for (size_t j = from; j < to; j += AQ8_TILE, k += AQ8_TILE * steps) {
         vi acc[AQ8_TILE][AQ8_VECTORS];
         const int32_t *q = s->q;
+        if (weigh && done < whole) {
+            LATHE_UNROLL
+            for (size_t u = 0; u < AQ8_TILE; u += 4)
+                LATHE_UNROLL
+            for (size_t g = 0; g < vectors; g++)
+                aq8_weigh_keys(false, in + (u * vectors + g) * VN, weights + (u / AQ8_CPD * vectors + g) * VN,
+                               vectors * VN, &chain[g]);
+            done += AQ8_TILE;
+            in += AQ8_TILE * vectors * VN;
+            weights += AQ8_TILE / AQ8_CPD * vectors * VN;
+        }
         LATHE_UNROLL
         for (size_t r = 0; r < AQ8_TILE; r++)
             LATHE_UNROLL
         for (size_t g = 0; g < vectors; g++)
-            acc[r][g] = vi_set1(LATHE_Q8_BASE_BITS);
+            acc[r][g] = vi_set1(0);
         for (size_t t = 0; t < steps; t++, q += vectors * VN) {
             vi word[AQ8_VECTORS];
             LATHE_UNROLL
@@ -272,18 +434,31 @@ AQ8_INLINE void aq8_scores(const size_t vectors, const struct aq8 *s, size_t fro
         }
     }
     LATHE_UNROLL
-    for (size_t g = 0; g < vectors; g++)
+    for (size_t g = 0; g < vectors; g++) {
         tops[g] = most[g];
+        if (weigh)
+            before->chain[g] = chain[g];
+    }
+    if (weigh)
+        before->done = done;
+}
+static __attribute__((noinline)) void aq8_scores_1(const struct aq8 *s, size_t from, size_t to, vi *tops,
+                                                   struct aq8_item *before) {
+    aq8_scores(1, s, from, to, tops, before);
+}
+static __attribute__((noinline)) void aq8_scores_2(const struct aq8 *s, size_t from, size_t to, vi *tops,
+                                                   struct aq8_item *before) {
+    aq8_scores(2, s, from, to, tops, before);
 }
 
-/* Weights of keys [from, to), from the front of `weights`, times their values, added to the shrunk totals of what was
- * before. */
-AQ8_INLINE void aq8_values(const size_t vectors, const struct aq8 *s, const float *weights, size_t from, size_t to,
-                           bool first, const struct aq8_lanes *lanes) {
-    size_t words = (to - from + 3) / 4 * (4 / AQ8_CPD), columns = s->columns;
+/* The item's weights, or their low bytes, times their values, added to the shrunk totals of what was before. */
+AQ8_INLINE void aq8_values(const size_t vectors, const struct aq8 *s, const struct aq8_item *item,
+                           const int32_t *weights, bool first) {
+    size_t words = (item->n + 3) / 4 * (4 / AQ8_CPD), columns = s->columns;
+    const struct aq8_lanes *lanes = item->lanes;
     for (size_t c = 0; c < columns; c += AQ8_TILE) {
         vi acc[AQ8_TILE][AQ8_VECTORS];
-        const int32_t *p = (const int32_t *)(const void *)weights, *v = s->v + from / AQ8_CPD * columns + c;
+        const int32_t *p = weights, *v = s->v + item->from / AQ8_CPD * columns + c;
         LATHE_UNROLL
         for (size_t r = 0; r < AQ8_TILE; r++)
             LATHE_UNROLL
@@ -294,6 +469,9 @@ AQ8_INLINE void aq8_values(const size_t vectors, const struct aq8 *s, const floa
             LATHE_UNROLL
             for (size_t g = 0; g < vectors; g++)
                 word[g] = vi_load(p + g * VN);
+            LATHE_UNROLL
+            for (size_t g = 0; g < vectors; g++)
+                __asm__("" : "+v"(word[g]));
             LATHE_UNROLL
             for (size_t r = 0; r < AQ8_TILE; r++) {
                 vi values = vi_set1(v[r]);
@@ -316,7 +494,16 @@ AQ8_INLINE void aq8_values(const size_t vectors, const struct aq8 *s, const floa
     }
 }
 
-/* ---- softmax */
+static __attribute__((noinline)) void aq8_values_1(const struct aq8 *s, const struct aq8_item *item,
+                                                   const int32_t *weights, bool first) {
+    aq8_values(1, s, item, weights, first);
+}
+static __attribute__((noinline)) void aq8_values_2(const struct aq8 *s, const struct aq8_item *item,
+                                                   const int32_t *weights, bool first) {
+    aq8_values(2, s, item, weights, first);
+}
+
+/* ---- masks */
 
 /* What the mask operands add to the scores of VN keys from j on, -inf where they forbid: [key][query]. */
 static __attribute__((noinline)) void aq8_turn(const struct aq8 *s, size_t q0, size_t count, size_t j, float *out) {
@@ -346,131 +533,45 @@ static __attribute__((noinline)) void aq8_turn(const struct aq8 *s, size_t q0, s
         v_store(out + r * VN, x[r]);
 }
 
-/* Scores of keys [from, to) for the queries of vector g: -inf where a mask says so; with a bias they become scores in
- * base 2. Returns the largest of them and of those before. */
-static __attribute__((noinline, cold)) vf aq8_mask(const struct aq8 *s, size_t q0, size_t count, size_t g, size_t from,
-                                                   size_t to, struct aq8_lanes *lanes) {
+/* The item's scores for the queries of vector g: none where a mask says so, with a bias all of other units. Returns the
+ * largest of them and of those before. */
+static __attribute__((noinline, cold)) vi aq8_mask(const struct aq8 *s, const struct aq8_item *item, size_t g) {
     const struct lathe_attention_f32_args *args = s->args;
+    struct aq8_lanes *lanes = &item->lanes[g];
+    size_t q0 = item->q0 + g * VN, count = aq8_count(item->count, g);
     float bounds[2][VN], added[VN * VN];
-    vf none = v_set1(-__builtin_inff()), top = lanes->top;
+    vf none = v_set1(-__builtin_inff());
+    vi top = lanes->top;
     for (size_t r = 0; r < VN; r++) {
         size_t i = q0 + (r < count ? r : count - 1);
         bounds[0][r] = args->first ? (float)args->first[i] : 0.0f;
         bounds[1][r] = args->last ? (float)args->last[i] : (float)args->nk;
     }
     vf low = v_load(bounds[0]), high = v_load(bounds[1]);
-    for (size_t j = from; j < to; j++) {
-        float *at = s->strip + ((j - from) * s->vectors + g) * VN, *add = added + (j - from) % VN * VN;
-        vf x = v_load(at), key = v_set1((float)aq8_row(s, j));
+    for (size_t j = 0; j < item->n; j++) {
+        int32_t *at = s->strip + (j * item->vectors + g) * VN;
+        float *add = added + j % VN * VN;
+        vi score = vi_load(at);
+        vf x = v_set1(0.0f), key = v_set1((float)aq8_row(s, item->from + j));
         if (add == added && (args->bias || args->allow))
-            aq8_turn(s, q0, count, j, added);
-        if (args->bias)
-            x = (x - v_set1(LATHE_Q8_BASE)) * lanes->a + v_load(add) * v_set1(LATHE_Q8_LOG2_E);
-        else if (args->allow)
-            x = x + v_load(add);
+            aq8_turn(s, q0, count, item->from + j, added);
+        if (args->bias) {
+            x = v_from_i32(score) * lanes->a + v_load(add) * v_set1(LATHE_Q8_LOG2_E);
+            vf z = v_max(x * v_set1((float)(1 << (s->steep + LATHE_Q8_BIAS))), v_set1(-LATHE_Q8_FARTHEST));
+            score = vi_round(v_min(z, v_set1(LATHE_Q8_FARTHEST)));
+        } else if (args->allow) {
+            x = v_load(add);
+        }
         x = v_select(v_lt(key, low), none, v_select(v_lt(key, high), x, none));
-        v_store(at, x);
-        top = v_max(x, top);
         lanes->odd = v_select(v_lt(x, v_set1(__builtin_inff())), lanes->odd, v_set1(__builtin_nanf("")));
+        score = vi_bits(v_select(v_lt(none, x), vi_as_float(score), vi_as_float(vi_set1(LATHE_Q8_NONE))));
+        vi_store(at, score);
+        top = vi_max(score, top);
     }
     return top;
 }
 
-/* 2^x for x <= 0: 1 for 0, next to nothing below -40. */
-static inline vf aq8_power(vf x) {
-    x = v_max(x, v_set1(-40.0f));
-    vf n = v_round(x), r = x - n;
-    vf p = v_fma(v_set1(LATHE_Q8_POWER_3), r, v_set1(LATHE_Q8_POWER_2));
-    p = v_fma(p, r, v_set1(LATHE_Q8_POWER_1));
-    return v_select(v_lt(x, v_set1(0.0f)), v_scale1(v_fma(p, r, v_set1(LATHE_Q8_POWER_0)), n), v_set1(1.0f));
-}
-
-struct aq8_chain {
-    vi carry;     /* what is left over at the last two keys */
-    vi sum, rest; /* of weights, or of their high and low bytes */
-};
-
-/* Four keys at a time, `lines` from keys j0 to j1. `clamp`: some distances may be too large for an integer. */
-AQ8_INLINE void aq8_weigh_keys(const bool clamp, const bool bias, const bool fine, float *line, size_t stride,
-                               size_t j0, size_t j1, vf step, vf top, struct aq8_chain *chain) {
-    const float *in = line + j0 * stride;
-    int32_t *out = (int32_t *)(void *)line + j0 / AQ8_CPD * stride;
-    const vi one = vi_set1(AQ8_CPD == 4 ? 0x01010101 : 0x00010001);
-    for (size_t j = j0; j < j1; j += 4, in += 4 * stride) {
-        vf y[4];
-        vi e[2], words[4 / AQ8_CPD];
-        LATHE_UNROLL
-        for (size_t u = 0; u < 4; u++) {
-            vf x = v_load(in + u * stride);
-            if (bias)
-                y[u] = (top - x) * v_set1(LATHE_Q8_DISTANCE);
-            else
-                y[u] = v_fnma(x, step, top);
-            if (clamp)
-                y[u] = v_min(y[u], v_set1(LATHE_Q8_FAR));
-        }
-        aq8_weigh(y, e);
-#if AQ8_CPD == 2
-        if (fine) {
-            aq8_words_whole(e, words);
-            LATHE_UNROLL
-            for (size_t u = 0; u < 2; u++, out += stride) {
-                vi_store(out, words[u]);
-                chain->sum = aq8_dot_value(chain->sum, words[u], one);
-            }
-            continue;
-        }
-#else
-        if (fine) {
-            aq8_words_low(e, words);
-            LATHE_UNROLL
-            for (size_t u = 0; u < 4 / AQ8_CPD; u++) {
-                vi_store(out + (AQ8_REST + u) * stride, words[u]);
-                chain->rest = aq8_dot_value(chain->rest, words[u], one);
-            }
-        }
-#endif
-        if (!fine) {
-            e[0] = aq8_add16(e[0], chain->carry);
-            e[1] = aq8_add16(e[1], aq8_low(e[0]));
-            chain->carry = aq8_low(e[1]);
-        }
-        aq8_words_high(e, words);
-        LATHE_UNROLL
-        for (size_t u = 0; u < 4 / AQ8_CPD; u++, out += stride) {
-            vi_store(out, words[u]);
-            chain->sum = aq8_dot_value(chain->sum, words[u], one);
-        }
-    }
-}
-
-/* The strip's scores of `n` keys for the queries of vector g become weights; adds them to the lanes' sums. */
-static __attribute__((noinline)) void aq8_softmax(const struct aq8 *s, size_t g, size_t n, struct aq8_lanes *lanes) {
-    size_t stride = s->vectors * VN, whole = s->plain ? n / 4 * 4 : 0, padded = aq8_padded(n, 4);
-    float *line = s->strip + g * VN;
-    vf step = lanes->a * v_set1(LATHE_Q8_DISTANCE), top = lanes->top;
-    vm some = v_lt(v_set1(-__builtin_inff()), top);
-    struct aq8_chain chain = {.carry = vi_set1(0x00800080), .sum = vi_set1(0), .rest = vi_set1(0)};
-    if (!s->args->bias)
-        top = top * step;
-    top = v_select(some, top, v_set1(__builtin_inff()));
-    for (size_t j = n; j < padded; j++)
-        v_store(line + j * stride, v_set1(-__builtin_inff()));
-    if (s->fine)
-        aq8_weigh_keys(false, false, true, line, stride, 0, whole, step, top, &chain);
-    else
-        aq8_weigh_keys(false, false, false, line, stride, 0, whole, step, top, &chain);
-    if (whole < padded)
-        aq8_weigh_keys(true, s->args->bias, s->fine, line, stride, whole, padded, step, top, &chain);
-    if (AQ8_CPD == 2 && s->fine) {
-        lanes->sum = v_from_i32(vi_sub(chain.sum, vi_set1(-32768 * (int32_t)padded)));
-        return;
-    }
-    vf sum = v_from_i32(chain.sum);
-    lanes->sum = s->fine ? v_fma(sum, v_set1(256.0f), v_from_i32(chain.rest)) : v_fma(lanes->sum, lanes->shrink, sum);
-}
-
-/* ---- a tile */
+/* ---- tiles */
 
 /* The keys that some query of the tile may see, from a whole group on. */
 static void aq8_span(const struct aq8 *s, size_t q0, size_t count, size_t *from, size_t *to) {
@@ -497,36 +598,36 @@ static void aq8_span(const struct aq8 *s, size_t q0, size_t count, size_t *from,
     *to = hi <= lo ? *from : (size_t)hi;
 }
 
-static __attribute__((noinline)) void aq8_put(const struct aq8 *s, size_t q0, size_t count, size_t g,
-                                              const struct aq8_lanes *lanes) {
+static __attribute__((noinline)) void aq8_put(const struct aq8 *s, const struct aq8_item *item, size_t g) {
     const struct lathe_attention_f32_args *args = s->args;
+    const struct aq8_lanes *lanes = &item->lanes[g];
+    size_t q0 = item->q0 + g * VN, count = aq8_count(item->count, g), vectors = item->vectors;
     vf inverse = v_set1(1.0f) / lanes->sum * lanes->factor + lanes->odd;
     for (size_t c = 0; c < args->dv; c += VN) {
         vf x[VN];
         size_t n = args->dv - c < VN ? args->dv - c : VN;
         LATHE_UNROLL
         for (size_t i = 0; i < VN; i++)
-            x[i] = v_fma(v_load(s->total + ((c + i) * s->vectors + g) * VN) * inverse, v_set1(s->v_scale[c + i]),
+            x[i] = v_fma(v_load(s->total + ((c + i) * vectors + g) * VN) * inverse, v_set1(s->v_scale[c + i]),
                          v_set1(s->v_middle[c + i]));
         v_transpose(x);
         float *out = args->out + q0 * args->ldo + c;
+        float rows[VN * VN];
         LATHE_UNROLL
-        for (size_t r = 0; r < VN; r++, out += args->ldo) {
-            if (r >= count)
-                continue;
-            if (n == VN)
-                v_store(out, x[r]);
-            else
-                v_store_n(out, x[r], n);
-        }
+        for (size_t r = 0; r < VN; r++)
+            v_store(rows + r * VN, x[r]);
+        LATHE_NO_UNROLL
+        for (size_t r = 0; r < count; r++, out += args->ldo)
+            v_store_n(out, v_load(rows + r * VN), n);
     }
     if (s->plain && !args->no_key)
         return;
-    float top[VN], odd[VN];
-    v_store(top, lanes->top);
+    int32_t top[VN];
+    float odd[VN];
+    vi_store(top, lanes->top);
     v_store(odd, lanes->odd);
     for (size_t r = 0; r < count; r++) {
-        bool any = top[r] > -__builtin_inff() || odd[r] != 0.0f;
+        bool any = top[r] > LATHE_Q8_NONE || odd[r] != 0.0f;
         if (args->no_key)
             args->no_key[q0 + r] = !any;
         if (!any)
@@ -534,46 +635,98 @@ static __attribute__((noinline)) void aq8_put(const struct aq8 *s, size_t q0, si
     }
 }
 
-/* `count` queries from q0 on, at most `vectors` vectors. */
-AQ8_INLINE void aq8_tile(const size_t vectors, const struct aq8 *s, size_t q0, size_t count) {
-    struct aq8_lanes lanes[AQ8_VECTORS];
-    size_t from, to, counts[AQ8_VECTORS];
-    aq8_span(s, q0, count, &from, &to);
-    for (size_t g = 0; g < vectors; g++) {
-        counts[g] = count - g * VN < VN ? count - g * VN : VN;
-        aq8_pack_queries(s, q0 + g * VN, counts[g], g, &lanes[g]);
-    }
-    for (size_t b = from; b < to;) {
-        size_t end = (b / LATHE_Q8_BLOCK + 1) * LATHE_Q8_BLOCK;
-        vi tops[AQ8_VECTORS];
-        end = end < to ? end : to;
-        aq8_scores(vectors, s, b, b + aq8_padded(end - b, AQ8_TILE), tops);
-        for (size_t g = 0; g < vectors; g++) {
-            vf before = lanes[g].top;
-            lanes[g].top = s->plain ? v_max(vi_as_float(tops[g]), before)
-                                    : aq8_mask(s, q0 + g * VN, counts[g], g, b, end, &lanes[g]);
-            vf x = before - lanes[g].top;
-            if (!s->args->bias)
-                x = x * lanes[g].a;
-            lanes[g].shrink = v_select(v_lt(v_set1(-__builtin_inff()), before), aq8_power(x), v_set1(0.0f));
-            aq8_softmax(s, g, end - b, &lanes[g]);
+/* What is to be done with an item after its scores. */
+static void aq8_finish(const struct aq8 *s, struct aq8_item *item) {
+    size_t vectors = item->vectors;
+    if (item->n) {
+        aq8_end_weights(s, item);
+        for (int low = 0; low <= (AQ8_CPD == 4 && s->fine); low++) {
+            const int32_t *weights = s->weights + (low ? AQ8_REST * vectors * VN : 0);
+            for (size_t g = 0; low && g < vectors; g++)
+                item->lanes[g].shrink = v_set1(1.0f);
+            for (size_t g = 0; AQ8_CPD == 4 && s->fine && g < vectors; g++)
+                item->lanes[g].shrink = v_set1(256.0f);
+            if (vectors == 2)
+                aq8_values_2(s, item, weights, item->first && !low);
+            else
+                aq8_values_1(s, item, weights, item->first && !low);
         }
-        aq8_values(vectors, s, s->strip, b, end, b == from, lanes);
-        if (AQ8_CPD == 4 && s->fine) {
-            for (size_t g = 0; g < vectors; g++)
-                lanes[g].shrink = v_set1(256.0f);
-            aq8_values(vectors, s, s->strip + AQ8_REST * vectors * VN, b, end, false, lanes);
-        }
-        b = end;
     }
-    for (size_t g = 0; g < vectors; g++)
-        aq8_put(s, q0 + g * VN, counts[g], g, &lanes[g]);
+    for (size_t g = 0; item->last && g < vectors; g++)
+        aq8_put(s, item, g);
+    item->vectors = 0;
 }
-static __attribute__((noinline)) void aq8_tile_1(const struct aq8 *s, size_t q0, size_t count) {
-    aq8_tile(1, s, q0, count);
+
+/* The scores of an item and where they stand to those before, while `before`, if it has vectors, is brought to its end.
+ */
+static void aq8_start(const struct aq8 *s, struct aq8_item *item, struct aq8_item *before) {
+    vi tops[AQ8_VECTORS];
+    size_t to = item->from + aq8_padded(item->n, AQ8_TILE);
+    if (!AQ8_OVERLAP || item->vectors < AQ8_VECTORS || before->vectors != item->vectors || s->fine) {
+        if (before->vectors)
+            aq8_finish(s, before);
+        before->n = 0;
+    }
+    if (item->vectors == 2)
+        aq8_scores_2(s, item->from, to, tops, before);
+    else
+        aq8_scores_1(s, item->from, to, tops, before);
+    if (before->vectors)
+        aq8_finish(s, before);
+    if (!s->plain)
+        for (size_t g = 0; g < item->vectors; g++)
+            tops[g] = aq8_mask(s, item, g);
+    for (size_t g = 0; g < item->vectors; g++) {
+        struct aq8_lanes *lanes = &item->lanes[g];
+        vi old = lanes->top;
+        lanes->top = vi_max(tops[g], old);
+        vm some = v_lt(v_set1(-2 * LATHE_Q8_FARTHEST), v_from_i32(old));
+        vf x = v_from_i32(vi_sub(old, lanes->top)) * lanes->unit;
+        lanes->shrink = v_select(some, aq8_power(x), v_set1(0.0f));
+    }
+    aq8_begin_weights(s, item);
 }
-static __attribute__((noinline)) void aq8_tile_2(const struct aq8 *s, size_t q0, size_t count) {
-    aq8_tile(2, s, q0, count);
+
+static void aq8_queries(const struct aq8 *s) {
+    struct aq8_lanes lanes[2][AQ8_VECTORS]; /* of this tile and of the one before */
+    struct aq8_item items[2];
+    size_t turn = 0, tile = 0;
+    items[1].vectors = items[1].n = items[1].done = 0;
+    for (size_t q0 = 0, count; q0 < s->args->nq; q0 += count, tile ^= 1) {
+        size_t left = s->args->nq - q0, from, to;
+        count = left < AQ8_VECTORS * VN ? left : AQ8_VECTORS * VN;
+        const size_t vectors = count > VN ? 2 : 1;
+#ifdef __PRFCHW__
+        /* Another core has read these lines since they were last written, and stores wait for them. Zen 5, 2 cores
+         * without a common cache, int8 at 16, 32, 64 tokens: minilm-l6 0.263 -> 0.258, 0.490 -> 0.481, 0.934 -> 0.929,
+         * distilbert 0.843 -> 0.840, 1.550 -> 1.540, 2.888 -> 2.866 ms; with one no difference. */
+        for (size_t r = 0; r < count; r++)
+            for (size_t c = 0; c < s->args->dv; c += VN)
+                __builtin_prefetch(s->args->out + (q0 + r) * s->args->ldo + c, 1);
+#endif
+        aq8_span(s, q0, count, &from, &to);
+        for (size_t g = 0; g < vectors; g++)
+            aq8_pack_queries(s, q0 + g * VN, aq8_count(count, g), g, vectors, &lanes[tile][g]);
+        for (size_t at = from; at == from || at < to; at += items[turn].n, turn ^= 1) {
+            struct aq8_item *item = &items[turn];
+            size_t end = (at / LATHE_Q8_BLOCK + 1) * LATHE_Q8_BLOCK;
+            end = end < to ? end : to;
+            item->q0 = q0;
+            item->count = count;
+            item->vectors = vectors;
+            item->from = at;
+            item->n = end - at;
+            item->first = at == from;
+            item->last = end == to;
+            item->lanes = lanes[tile];
+            aq8_start(s, item, &items[turn ^ 1]);
+            if (!item->n) {
+                turn ^= 1;
+                break;
+            }
+        }
+    }
+    aq8_finish(s, &items[turn ^ 1]);
 }
 
 static inline void *aq8_take(char **at, size_t bytes) {
@@ -600,7 +753,8 @@ void AQ8_NAME(const struct lathe_attention_f32_args *args) {
     s.lines = aq8_take(&at, d * VN * sizeof(float));
     s.q = aq8_take(&at, s.steps * AQ8_VECTORS * VN * sizeof *s.q);
     s.total = aq8_take(&at, s.columns * AQ8_VECTORS * VN * sizeof(float));
-    s.strip = aq8_take(&at, LATHE_Q8_BLOCK * AQ8_VECTORS * VN * sizeof(float));
+    s.strip = aq8_take(&at, LATHE_Q8_BLOCK * AQ8_VECTORS * VN * sizeof *s.strip);
+    s.weights = aq8_take(&at, LATHE_Q8_BLOCK / AQ8_CPD * AQ8_VECTORS * VN * sizeof *s.weights);
     s.k = aq8_take(&at, rows * s.steps * sizeof *s.k);
     s.v = aq8_take(&at, rows / AQ8_CPD * s.columns * sizeof *s.v);
     if (args->keys) {
@@ -621,26 +775,11 @@ void AQ8_NAME(const struct lathe_attention_f32_args *args) {
         return;
     }
     s.fine = s.keys <= LATHE_Q8_FINE;
+    s.steep = attention_q8_steep(s.fine);
     aq8_pack_head(&s);
     /* bytes that are those of the keys, the same for all queries, say nothing new */
     s.plain =
         !args->bias && (!args->allow || (args->allow == args->keys && !args->ld_allow)) && !args->first && !args->last;
-    for (size_t q0 = 0, count; q0 < args->nq; q0 += count) {
-        size_t left = args->nq - q0;
-        count = left < AQ8_VECTORS * VN ? left : AQ8_VECTORS * VN;
-#ifdef __PRFCHW__
-        /* Another core has read these lines since they were last written, and stores wait for them. Zen 5, 2 cores
-         * without a common cache, int8 at 16, 32, 64 tokens: minilm-l6 0.263 -> 0.258, 0.490 -> 0.481, 0.934 -> 0.929,
-         * distilbert 0.843 -> 0.840, 1.550 -> 1.540, 2.888 -> 2.866 ms; with one no difference. */
-        for (size_t r = 0; r < count; r++)
-            for (size_t c = 0; c < args->dv; c += VN)
-                __builtin_prefetch(args->out + (q0 + r) * args->ldo + c, 1);
-#endif
-        s.vectors = count > VN ? 2 : 1;
-        if (count > VN)
-            aq8_tile_2(&s, q0, count);
-        else
-            aq8_tile_1(&s, q0, count);
-    }
+    aq8_queries(&s);
 }
 #endif

@@ -1,5 +1,5 @@
 /* attention_q8 in plain C: what every other row must equal bit for bit. */
-#include "vec_plain.h"
+#include "veci_plain.h"
 
 #include "attention_q8_scheme.h"
 #include "attention_shape.h"
@@ -32,20 +32,26 @@ static inline float power(float x) {
 }
 
 /* The weight of a key at distance y from the largest score, in 16 bits. */
-static inline uint32_t weight(float y) {
-    y = v_max(v_min(y, LATHE_Q8_FAR), 0.0f);
-    uint32_t whole = (uint32_t)nearest(y), f = whole << 4 & 0xffffu;
-    return (LATHE_Q8_WEIGHT - (f * (LATHE_Q8_EXP2_1 - (f * LATHE_Q8_EXP2_2 >> 16)) >> 16)) >> (whole >> 12);
+static inline uint32_t weight(uint32_t y, int32_t steep) {
+    uint32_t shift = y >> steep, part = (y << (16 - steep)) % (1u << 16);
+    return shift < 16 ? LATHE_Q8_POWER(part) >> shift : 0;
+}
+
+/* Nearest integer, half to even, for |x| < 2^31. */
+static inline int32_t nearest_wide(float x) {
+    float half = v_copysign(8388608.0f, x);
+    return (int32_t)(v_abs(x) < 8388608.0f ? (x + half) - half : x);
 }
 
 struct head {
     const struct lathe_attention_f32_args *args;
     float *k_low, *k_scale, *k_inverse, *v_low, *v_scale, *v_inverse;
     size_t keys;       /* that take part */
+    int32_t steep;     /* of so many */
     int32_t *index;    /* of these */
     uint8_t *k;        /* [keys][d] */
     int8_t *v;         /* [keys][dv] */
-    float *scores;     /* of a block */
+    int32_t *scores;   /* of a block */
     uint16_t *weights; /* the same */
     int8_t *q;         /* [d] */
     float *total;      /* [dv] */
@@ -73,6 +79,7 @@ static void quantize_head(struct head *h) {
     for (size_t j = 0; j < args->nk; j++)
         if (!args->keys || args->keys[j])
             h->index[h->keys++] = (int32_t)j;
+    h->steep = attention_q8_steep(h->keys <= LATHE_Q8_FINE);
     columns(h, args->k, args->ldk, args->d, LATHE_Q8_KEY, h->k_low, h->k_scale, h->k_inverse);
     columns(h, args->v, args->ldv, args->dv, LATHE_Q8_VALUE, h->v_low, h->v_scale, h->v_inverse);
     h->factor = 1.0f;
@@ -104,51 +111,48 @@ static struct attention_q8_query quantize_query(const struct head *h, const floa
         largest = v_max(v_abs(t), largest);
         bad += t * 0.0f;
     }
-    struct attention_q8_query query = attention_q8_query(largest + bad, h->args->scale);
+    struct attention_q8_query query = attention_q8_query(largest + bad, h->args->scale, h->steep);
     for (size_t c = 0; c < h->args->d; c++)
         h->q[c] = (int8_t)(query.inverse != 0.0f ? nearest(q[c] * h->k_scale[c] * query.inverse) : 0);
     return query;
 }
 
-/* Scores of a query for keys [from, to) into h->scores, with -inf for keys that are masked; the largest of them and
- * `top`. A bias that is no number or +inf makes the query `odd`: its outputs are NaN. */
-static float score_block(const struct head *h, size_t i, size_t from, size_t to, float a, float top, bool *odd) {
+/* Scores of a query for keys [from, to) into h->scores; the largest of them and `top`. A bias that is no number or +inf
+ * makes the query `odd`: its outputs are NaN. */
+static int32_t score_block(const struct head *h, size_t i, size_t from, size_t to, float a, int32_t top, bool *odd) {
     const struct lathe_attention_f32_args *args = h->args;
     for (size_t j = from; j < to; j++) {
         size_t key = (size_t)h->index[j];
         int32_t sum = 0;
         for (size_t c = 0; c < args->d; c++)
             sum += h->q[c] * h->k[j * args->d + c];
-        float s = LATHE_Q8_BASE + (float)sum;
-        if (args->bias)
-            s = (float)sum * a + args->bias[i * args->ldb + key] * LATHE_Q8_LOG2_E;
-        s = allowed(h, i, key) ? s : -__builtin_inff();
-        *odd = *odd || !(s < __builtin_inff());
-        h->scores[j - from] = s;
-        top = v_max(s, top);
+        if (!allowed(h, i, key)) {
+            sum = LATHE_Q8_NONE;
+        } else if (args->bias) {
+            float s = (float)sum * a + args->bias[i * args->ldb + key] * LATHE_Q8_LOG2_E;
+            *odd = *odd || !(s < __builtin_inff());
+            float z = v_min(v_max(s * (float)(1 << (h->steep + LATHE_Q8_BIAS)), -LATHE_Q8_FARTHEST), LATHE_Q8_FARTHEST);
+            sum = s > -__builtin_inff() ? nearest_wide(z) : LATHE_Q8_NONE;
+        }
+        h->scores[j - from] = sum;
+        top = sum > top ? sum : top;
     }
     return top;
 }
 
 /* Scores become weights; returns their sum. */
-static float weigh_block(const struct head *h, size_t count, float a, float top) {
+static float weigh_block(const struct head *h, size_t count, int32_t shift, int32_t top) {
     uint32_t carry[2] = {128, 128};
-    int32_t sum = 0;
+    int32_t sum = 0, half = (1 << shift) >> 1;
     for (size_t j = 0; j < count; j++) {
-        float s = h->scores[j], y = LATHE_Q8_FAR;
-        if (s > -__builtin_inff())
-            y = h->args->bias ? (top - s) * LATHE_Q8_DISTANCE
-                              : fused(-s, a * LATHE_Q8_DISTANCE, top * (a * LATHE_Q8_DISTANCE));
-        uint32_t e = weight(y);
-        if (h->keys <= LATHE_Q8_FINE) {
-            h->weights[j] = (uint16_t)e;
-            sum += h->weights[j];
-            continue;
+        uint32_t y = (uint32_t)(top + half - h->scores[j]) >> shift, e = weight(y < 65535 ? y : 65535, h->steep);
+        if (h->keys > LATHE_Q8_FINE) {
+            e += carry[j & 1];
+            carry[j & 1] = e & 0xffu;
+            e >>= 8;
         }
-        e += carry[j & 1];
-        carry[j & 1] = e & 0xffu;
-        h->weights[j] = (uint16_t)(e >> 8);
-        sum += h->weights[j];
+        h->weights[j] = (uint16_t)e;
+        sum += (int32_t)e;
     }
     return (float)sum;
 }
@@ -156,15 +160,16 @@ static float weigh_block(const struct head *h, size_t count, float a, float top)
 static void put_query(const struct head *h, size_t i) {
     const struct lathe_attention_f32_args *args = h->args;
     struct attention_q8_query query = quantize_query(h, args->q + i * args->ldq);
-    float top = -__builtin_inff(), sum = 0.0f, *out = args->out + i * args->ldo;
+    float sum = 0.0f, unit = args->bias ? 1.0f / (float)(1 << (h->steep + LATHE_Q8_BIAS)) : query.a;
+    float *out = args->out + i * args->ldo;
+    int32_t top = LATHE_Q8_NONE, shift = args->bias ? LATHE_Q8_BIAS : query.shift;
     bool odd = false;
     for (size_t b = 0; b < h->keys; b += LATHE_Q8_BLOCK) {
         size_t end = h->keys - b < LATHE_Q8_BLOCK ? h->keys : b + LATHE_Q8_BLOCK;
-        float before = top, shrink = 0.0f;
+        int32_t before = top;
         top = score_block(h, i, b, end, query.a, before, &odd);
-        if (before > -__builtin_inff())
-            shrink = power(args->bias ? before - top : (before - top) * query.a);
-        sum = fused(sum, shrink, weigh_block(h, end - b, query.a, top));
+        float shrink = before > LATHE_Q8_NONE ? power((float)(before - top) * unit) : 0.0f;
+        sum = fused(sum, shrink, weigh_block(h, end - b, shift, top));
         for (size_t c = 0; c < args->dv; c++) {
             int32_t acc = 0;
             for (size_t j = b; j < end; j++)
@@ -172,7 +177,7 @@ static void put_query(const struct head *h, size_t i) {
             h->total[c] = b ? fused(h->total[c], shrink, (float)acc) : (float)acc;
         }
     }
-    bool any = odd || top > -__builtin_inff();
+    bool any = odd || top > LATHE_Q8_NONE;
     if (args->no_key)
         args->no_key[i] = !any;
     float inverse = odd ? __builtin_nanf("") : 1.0f / sum * (query.factor * h->factor);
@@ -190,8 +195,8 @@ void lathe_attention_q8__c(const struct lathe_attention_f32_args *args) {
     h.v_scale = h.v_low + dv;
     h.v_inverse = h.v_scale + dv;
     h.total = h.v_inverse + dv;
-    h.scores = h.total + dv;
-    h.index = (int32_t *)(void *)(h.scores + LATHE_Q8_BLOCK);
+    h.scores = (int32_t *)(void *)(h.total + dv);
+    h.index = h.scores + LATHE_Q8_BLOCK;
     h.weights = (uint16_t *)(void *)(h.index + nk);
     h.q = (int8_t *)(h.weights + LATHE_Q8_BLOCK);
     h.k = (uint8_t *)(h.q + d);
@@ -208,8 +213,8 @@ size_t lathe_attention_q8_scratch(size_t nq, size_t nk, size_t d, size_t dv) {
         return SIZE_MAX;
     uint64_t keys = ((uint64_t)nk + 15) / 16 * 16, dp = ((uint64_t)d + 15) / 16 * 16,
              dvp = ((uint64_t)dv + 15) / 16 * 16;
-    /* columns; lines and words of queries; totals and the strip; keys and values of up to 16 bits; index */
+    /* columns; lines and words of queries; totals, the strip and weights; keys and values of up to 16 bits; index */
     uint64_t bytes = (3 * dp + 5 * dvp) * 4 + (16 + LATHE_Q8_QUERIES / 4) * dp * 4 +
-                     LATHE_Q8_QUERIES * (dvp + LATHE_Q8_BLOCK) * 4 + keys * 2 * (dp + dvp) + keys * 4 + 64 * 16;
+                     LATHE_Q8_QUERIES * (dvp * 4 + LATHE_Q8_BLOCK * 6) + keys * 2 * (dp + dvp) + keys * 4 + 64 * 16;
     return bytes > SIZE_MAX ? SIZE_MAX : (size_t)bytes;
 }

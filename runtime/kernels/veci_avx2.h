@@ -41,6 +41,10 @@ static inline int32_t vi_hmax(vi x) {
 static inline vi vi_add(vi a, vi b) {
     return _mm256_add_epi32(a, b);
 }
+/* Without sign; 0 from 32 on. */
+static inline vi vi_shift(vi x, vi n) {
+    return _mm256_srlv_epi32(x, n);
+}
 static inline vi vi_load_i8(const int8_t *p) {
     return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p));
 }

@@ -28,7 +28,20 @@ static inline vi vi_sub(vi a, vi b) {
 static inline vi vi_mul(vi a, vi b) {
     return (int32_t)((uint32_t)a * (uint32_t)b);
 }
+static inline vi vi_add(vi a, vi b) {
+    return (int32_t)((uint32_t)a + (uint32_t)b);
+}
+static inline vi vi_max(vi a, vi b) {
+    return a > b ? a : b;
+}
+/* Without sign. */
+static inline vi vi_shift(vi x, vi n) {
+    return (int32_t)((uint32_t)x >> n);
+}
 static inline vf v_from_i32(vi x) {
     return (float)x;
+}
+static inline vi vi_bits(vf x) {
+    return (int32_t)v_bits(x);
 }
 #endif

@@ -1,8 +1,9 @@
 /* attention_q8 for AVX2: everything in 16 bits, products in pairs. */
 #include "attention_q8_avx2.h"
 
-#define AQ8_NAME lathe_attention_q8__avx2
-#define AQ8_CPD  2
+#define AQ8_NAME    lathe_attention_q8__avx2
+#define AQ8_CPD     2
+#define AQ8_OVERLAP 0
 
 /* 16 bits do not bound what is no number: sums would leave the range of scores. */
 static inline void aq8_store_key(int32_t *p, vf x) {

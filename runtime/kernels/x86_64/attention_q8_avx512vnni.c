@@ -3,9 +3,10 @@
 
 #include "attention_q8_scheme.h"
 
-#define AQ8_NAME lathe_attention_q8__avx512vnni
-#define AQ8_CPD  4
-#define AQ8_TILE 8
+#define AQ8_NAME    lathe_attention_q8__avx512vnni
+#define AQ8_CPD     4
+#define AQ8_TILE    8
+#define AQ8_OVERLAP 1
 
 /* Bytes of a lane of 16 are 4 of each vector; put beside each other what belongs to a word. */
 static inline vi words_in_order(vi x) {
@@ -17,16 +18,26 @@ static inline void aq8_store_key(int32_t *p, vf x) {
 static inline vi aq8_join(const vi x[4]) {
     return words_in_order(_mm512_packs_epi16(_mm512_packs_epi32(x[0], x[1]), _mm512_packs_epi32(x[2], x[3])));
 }
+/* One of 64, of y modulo 64. */
+#define POWER(i)     LATHE_Q8_POWER((i) << (16 - LATHE_Q8_STEEP))
+#define POWERS_4(i)  POWER(i), POWER(i + 1), POWER(i + 2), POWER(i + 3)
+#define POWERS_16(i) POWERS_4(i), POWERS_4(i + 4), POWERS_4(i + 8), POWERS_4(i + 12)
+static const uint16_t powers[64] = {POWERS_16(0), POWERS_16(16), POWERS_16(32), POWERS_16(48)};
 static inline vi exp2_16(vi y) {
-    vi f = _mm512_slli_epi16(y, 4);
+    vi e = _mm512_permutex2var_epi16(_mm512_loadu_si512(powers), y, _mm512_loadu_si512(powers + 32));
+    return _mm512_srlv_epi16(e, _mm512_srli_epi16(y, LATHE_Q8_STEEP));
+}
+static inline vi exp2_fine(vi y) {
+    vi f = _mm512_slli_epi16(y, 16 - LATHE_Q8_FINE_STEEP);
     vi slope = _mm512_sub_epi16(_mm512_set1_epi16((int16_t)LATHE_Q8_EXP2_1),
                                 _mm512_mulhi_epu16(f, _mm512_set1_epi16(LATHE_Q8_EXP2_2)));
     vi e = _mm512_sub_epi16(_mm512_set1_epi16((int16_t)LATHE_Q8_WEIGHT), _mm512_mulhi_epu16(f, slope));
-    return _mm512_srlv_epi16(e, _mm512_srli_epi16(y, 12));
+    return _mm512_srlv_epi16(e, _mm512_srli_epi16(y, LATHE_Q8_FINE_STEEP));
 }
-static inline void aq8_weigh(const vf y[4], vi e[2]) {
-    e[0] = exp2_16(_mm512_packus_epi32(vi_round(y[0]), vi_round(y[1])));
-    e[1] = exp2_16(_mm512_packus_epi32(vi_round(y[2]), vi_round(y[3])));
+static inline void aq8_weigh(const bool fine, const vi y[4], vi e[2]) {
+    vi a = _mm512_packus_epi32(y[0], y[1]), b = _mm512_packus_epi32(y[2], y[3]);
+    e[0] = fine ? exp2_fine(a) : exp2_16(a);
+    e[1] = fine ? exp2_fine(b) : exp2_16(b);
 }
 static inline vi aq8_add16(vi a, vi b) {
     return _mm512_add_epi16(a, b);

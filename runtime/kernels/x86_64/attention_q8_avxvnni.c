@@ -1,8 +1,9 @@
 /* attention_q8 for CPUs with AVX-VNNI and no AVX-512: 16 queries by 4 keys or columns, 8 sums in registers. */
 #include "attention_q8_avx2.h"
 
-#define AQ8_NAME lathe_attention_q8__avxvnni
-#define AQ8_CPD  4
+#define AQ8_NAME    lathe_attention_q8__avxvnni
+#define AQ8_CPD     4
+#define AQ8_OVERLAP 0
 
 /* Bytes of a lane of 16 are 4 of each vector; put beside each other what belongs to a word. */
 static inline vi words_in_order(vi x) {
