@@ -33,9 +33,18 @@ static inline vf attention_weight(const float *s, vf scale, vf minus_top, bool r
 static inline __attribute__((always_inline)) void attention_softmax(float *strip, size_t lo, size_t hi, vf scale,
                                                                     bool first, const bool rounds, float *max,
                                                                     float *sum, float *o, size_t dv) {
-    vf before = v_load(max), top = v_set1(-__builtin_inff());
-    for (size_t j = lo; j < hi; j++)
-        top = v_max(v_load(strip + j * AQ), top);
+    /* Four maxima: one alone waits for itself. */
+    vf before = v_load(max), top = v_set1(-__builtin_inff()), tops[4] = {top, top, top, top};
+    size_t k = lo;
+    for (; k + 4 <= hi; k += 4) {
+        LATHE_UNROLL
+        for (size_t i = 0; i < 4; i++)
+            tops[i] = v_max(v_load(strip + (k + i) * AQ), tops[i]);
+    }
+    LATHE_NO_UNROLL
+    for (; k < hi; k++)
+        tops[0] = v_max(v_load(strip + k * AQ), tops[0]);
+    top = v_max(v_max(tops[0], tops[1]), v_max(tops[2], tops[3]));
     top = v_max(top * scale, before);
     v_store(max, top);
     /* Without any key so far every exponent is -inf - 0. */
@@ -72,6 +81,18 @@ static inline __attribute__((always_inline)) void attention_softmax(float *strip
     v_store(sum, all);
 }
 
+/* Functions of their own: inlined into the loop over queries each is there several times. */
+static __attribute__((noinline)) void attention_weights(float *strip, size_t lo, size_t hi, vf scale, bool first,
+                                                        float *max, float *sum, float *o, size_t dv) {
+    attention_softmax(strip, lo, hi, scale, first, false, max, sum, o, dv);
+}
+
+static __attribute__((noinline)) void attention_rounded_weights(float *strip, size_t lo, size_t hi, vf scale,
+                                                                bool first, float *max, float *sum, float *o,
+                                                                size_t dv) {
+    attention_softmax(strip, lo, hi, scale, first, true, max, sum, o, dv);
+}
+
 /* Group g against keys [lo, hi) of the block that starts at key0. */
 static void attention_block(const struct attention_state *st, size_t g, size_t key0, size_t lo, size_t hi,
                             size_t block_keys, bool first, bool plain, bool rounds, const float *v, size_t ldv) {
@@ -103,12 +124,8 @@ static void attention_block(const struct attention_state *st, size_t g, size_t k
     }
     float *o = st->o + g * AQ * args->dv;
     for (size_t q = 0; q < panels * 16; q += VN)
-        if (rounds)
-            attention_softmax(strip + q, lo, hi, scale, first, true, st->max + q0 + q, st->sum + q0 + q, o + q,
-                              args->dv);
-        else
-            attention_softmax(strip + q, lo, hi, scale, first, false, st->max + q0 + q, st->sum + q0 + q, o + q,
-                              args->dv);
+        (rounds ? attention_rounded_weights : attention_weights)(strip + q, lo, hi, scale, first, st->max + q0 + q,
+                                                                 st->sum + q0 + q, o + q, args->dv);
     size_t dv = args->dv, parts = lathe_gemm_tiles(dv, ATTENTION_MR);
     for (size_t i = 0; i < parts; i++) {
         size_t from = lathe_gemm_tile_begin(dv, ATTENTION_MR, i);

@@ -112,27 +112,21 @@ ATTENTION_PART void attention_finish(const struct attention_state *st, size_t g)
     float *o = st->o + g * AQ * args->dv;
     for (size_t q = 0; q < nq; q += VN) {
         size_t lanes = nq - q < VN ? nq - q : VN;
+        /* A sum is about 1 at least, NaN, or 0 without any key: what o holds then may be no number. */
+        vf sum = v_load(st->sum + q0 + q), f = v_set1(1.0f) / sum;
         float factor[VN];
-        for (size_t i = 0; i < lanes; i++) {
-            float sum = st->sum[q0 + q + i];
-            bool any = sum != 0.0f; /* also when it is NaN */
-            factor[i] = any ? 1.0f / sum : 0.0f;
-            if (args->no_key)
-                args->no_key[q0 + q + i] = !any;
-            if (!any) /* what lies there may be no number */
-                for (size_t c = 0; c < args->dv; c++)
-                    o[c * AQ + q + i] = 0.0f;
-        }
-        for (size_t i = lanes; i < VN; i++)
-            factor[i] = 0.0f;
+        v_store(factor, f);
+        for (size_t i = 0; args->no_key && i < lanes; i++)
+            args->no_key[q0 + q + i] = st->sum[q0 + q + i] == 0.0f;
         size_t c = 0;
 #if VN > 1
-        vf f = v_load(factor);
+        const vf zero = v_set1(0.0f);
+        const vm none = v_lt(sum, v_set1(0.5f));
         for (; c + VN <= args->dv; c += VN) {
             vf block[VN];
             LATHE_UNROLL
             for (size_t i = 0; i < VN; i++)
-                block[i] = v_load(o + (c + i) * AQ + q) * f;
+                block[i] = v_select(none, zero, v_load(o + (c + i) * AQ + q) * f);
             v_transpose(block);
             LATHE_UNROLL
             for (size_t i = 0; i < VN; i++)
@@ -141,8 +135,11 @@ ATTENTION_PART void attention_finish(const struct attention_state *st, size_t g)
         }
 #endif
         for (; c < args->dv; c++)
-            for (size_t i = 0; i < lanes; i++)
-                args->out[(q0 + q + i) * args->ldo + c] = o[c * AQ + q + i] * factor[i];
+            LATHE_NO_UNROLL
+        for (size_t i = 0; i < lanes; i++) {
+            float x = o[c * AQ + q + i] * factor[i];
+            args->out[(q0 + q + i) * args->ldo + c] = st->sum[q0 + q + i] == 0.0f ? 0.0f : x;
+        }
     }
 }
 #endif
