@@ -134,11 +134,12 @@ ATTENTION_PART void attention_finish(const struct attention_state *st, size_t g)
                     v_store(args->out + (q0 + q + i) * args->ldo + c, block[i]);
         }
 #endif
-        for (; c < args->dv; c++)
+        for (; c < args->dv; c++) {
             LATHE_NO_UNROLL
-        for (size_t i = 0; i < lanes; i++) {
-            float x = o[c * AQ + q + i] * factor[i];
-            args->out[(q0 + q + i) * args->ldo + c] = st->sum[q0 + q + i] == 0.0f ? 0.0f : x;
+            for (size_t i = 0; i < lanes; i++) {
+                float x = o[c * AQ + q + i] * factor[i];
+                args->out[(q0 + q + i) * args->ldo + c] = st->sum[q0 + q + i] == 0.0f ? 0.0f : x;
+            }
         }
     }
 }

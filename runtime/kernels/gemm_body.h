@@ -182,16 +182,12 @@ static inline __attribute__((always_inline)) void gemm_rows(const size_t rows, c
                                                             const struct lathe_gemm_f32_tile *tile) {
     size_t panels = (tile->cols + 15) / 16;
     for (size_t p = 0; p < panels;) {
-        size_t left = panels - p, n = left >= width ? width : 1;
-        if (width == 4 && left >= 2 && left < 4)
-            n = 2;
+        size_t n = panels - p >= width ? width : 1;
         const float *b = tile->b + p * tile->panel_stride;
         float *c = tile->c + p * 16;
         size_t cols = tile->cols - p * 16 < n * 16 ? tile->cols - p * 16 : n * 16;
         if (n == width)
             gemm_panels(rows, width, tile, b, c, cols);
-        else if (width == 4 && n == 2)
-            gemm_panels(rows, 2, tile, b, c, cols);
         else
             gemm_panels(rows, 1, tile, b, c, cols);
         p += n;
