@@ -7,7 +7,11 @@
  * Wv_h) + bv
  *
  * Where the rule of masked rows gives zeros to a query without keys, no weights sum to 1: bv is then added where a
- * sequence has keys. */
+ * sequence has keys.
+ *
+ * distilbert, EPYC of the Zen 5 class, 2 threads, batch 1, at 8, 16, 64, 128, 512 tokens, time less in %:
+ *   int8 0.4 1.5 2.3 2.2 2.8   bf16 0 0 0.2 2.5 2.9   f32 0.3 2.2 2.0 1.8 2.5
+ * int8 of MiniLM-L6 with [CLS] as its output, 512 sentences: mean cosine with f32 0.999689 -> 0.999701. */
 #include "match.h"
 #include "report.h"
 #include "weight_reader.h"
