@@ -102,7 +102,8 @@ static size_t rows_of_step(const struct lathe_session *s, const struct lathe_ste
     size_t rows = (size_t)(lathe_tensor_count(y) / y->dims[y->rank - 1]);
     const struct lathe_tensor *x = st->in[0];
     if (!by_rows.own)
-        by_rows.own = lathe_own_rows_q8((size_t)x->dims[x->rank - 1], (size_t)y->dims[y->rank - 1]);
+        by_rows.own =
+            lathe_own_rows_q8((size_t)x->dims[x->rank - 1], (size_t)y->dims[y->rank - 1], lathe_pool_near(s->pool));
     return lathe_gemm_by_rows(rows, s->threads, by_rows.own) ? rows : 0;
 }
 

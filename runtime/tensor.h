@@ -101,6 +101,7 @@ struct lathe_team {
     unsigned index; /* of the calling thread, 0 <= index < count */
     unsigned count;
     struct lathe_barrier *barrier; /* NULL when count is 1 */
+    bool near; /* lines pass from one thread's cache to another's within LATHE_NEAR_NS, as the pool has measured */
 };
 /* Waits for all threads of the team; a no-op for a team of one. */
 void lathe_team_wait(const struct lathe_team *team);

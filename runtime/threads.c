@@ -72,7 +72,7 @@ struct lathe_pool {
     struct progress *progress; /* one a thread */
     unsigned patience;         /* pauses before the part of another is taken */
     atomic_bool stop;
-    bool pin_failed, caller_pinned;
+    bool pin_failed, caller_pinned, near;
     unsigned count, started, spins;
     pthread_t caller;
     cpu_set_t caller_set;
@@ -163,7 +163,7 @@ static void phase_part(struct lathe_pool *pool, unsigned index, uint64_t run, un
     if (!atomic_compare_exchange_strong(&p->taken, &at, at + 1))
         return;
     /* from here the run cannot end before we are done: what it is about stands still */
-    struct lathe_team team = {index, pool->count, NULL};
+    struct lathe_team team = {index, pool->count, NULL, pool->near};
     atomic_load_explicit(&pool->phase_fn, memory_order_relaxed)(
         atomic_load_explicit(&pool->phase_user, memory_order_relaxed), &team, phase);
     atomic_store_explicit(&p->done, at + 1, memory_order_release);
@@ -232,23 +232,27 @@ static void *worker_main(void *arg) {
             walk_phases(pool, w->index, (uint64_t)seen << 32, count);
             continue;
         }
-        struct lathe_team team = {w->index, pool->count, &pool->barrier};
+        struct lathe_team team = {w->index, pool->count, &pool->barrier, pool->near};
         pool->fn(pool->user, &team);
         if (atomic_fetch_sub_explicit(&pool->running, 1, memory_order_acq_rel) == 1)
             signal_set(&pool->done, seen);
     }
 }
 
+static uint64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
 /* Pauses in 50 us on this CPU; the fastest of a few short measurements, so that a preemption does not count. */
 static unsigned spins_of_limit(void) {
     uint64_t best = UINT64_MAX;
     for (int round = 0; round < 5; round++) {
-        struct timespec a, b;
-        clock_gettime(CLOCK_MONOTONIC, &a);
+        uint64_t start = now_ns();
         for (int i = 0; i < 64; i++)
             lathe_pause();
-        clock_gettime(CLOCK_MONOTONIC, &b);
-        uint64_t ns = (uint64_t)(b.tv_sec - a.tv_sec) * 1000000000u + (uint64_t)b.tv_nsec - (uint64_t)a.tv_nsec;
+        uint64_t ns = now_ns() - start;
         if (ns < best)
             best = ns;
     }
@@ -276,6 +280,70 @@ bool lathe_pin_thread(pthread_t thread, int cpu) {
         return false;
     CPU_SET(cpu, &set);
     return pthread_setaffinity_np(thread, sizeof set, &set) == 0;
+}
+
+/* ---- how far the threads are from each other */
+
+/* A word for each way between the caller and one worker, who answers what it is sent. */
+#define BALLS      8 /* timed together, */
+#define BALL_TESTS 12
+struct ball {
+    _Alignas(2 * LINE) atomic_uint there;
+    _Alignas(2 * LINE) atomic_uint back;
+};
+struct game {
+    struct ball ball;
+    unsigned patience; /* looks at a word before its other end is given up */
+    uint64_t ns;       /* of a round trip, the longest among the workers; UINT64_MAX: given up */
+    atomic_bool over;
+};
+
+static bool ball_comes(const struct game *game, const atomic_uint *word, unsigned number) {
+    for (unsigned i = 0; i < game->patience; i++)
+        if (atomic_load_explicit(word, memory_order_acquire) == number)
+            return true;
+        else if (atomic_load_explicit(&game->over, memory_order_relaxed))
+            return false;
+    return false;
+}
+
+static void play(void *user, const struct lathe_team *team) {
+    struct game *game = user;
+    unsigned each = BALLS * BALL_TESTS;
+    if (team->index > 0) {
+        for (unsigned i = 1; i <= each; i++) {
+            if (!ball_comes(game, &game->ball.there, (team->index - 1) * each + i))
+                return;
+            atomic_store_explicit(&game->ball.back, (team->index - 1) * each + i, memory_order_release);
+        }
+        return;
+    }
+    for (unsigned worker = 1, number = 0; worker < team->count && game->ns != UINT64_MAX; worker++) {
+        uint64_t best = UINT64_MAX;
+        for (unsigned test = 0; test < BALL_TESTS && number != UINT32_MAX; test++) {
+            uint64_t start = now_ns();
+            for (unsigned i = 0; i < BALLS && number != UINT32_MAX; i++) {
+                atomic_store_explicit(&game->ball.there, ++number, memory_order_release);
+                number = ball_comes(game, &game->ball.back, number) ? number : UINT32_MAX;
+            }
+            uint64_t ns = (now_ns() - start) / BALLS;
+            best = ns < best ? ns : best;
+        }
+        game->ns = number == UINT32_MAX ? UINT64_MAX : best > game->ns ? best : game->ns;
+    }
+    atomic_store(&game->over, true);
+}
+
+static bool threads_are_near(struct lathe_pool *pool) {
+    struct game game = {.patience = pool->spins * 200}; /* a millisecond or more: the workers have just been started */
+    if (pool->spins == 0)
+        return false;
+    lathe_pool_run(pool, play, &game);
+    return game.ns <= 2 * LATHE_NEAR_NS;
+}
+
+bool lathe_pool_near(const struct lathe_pool *pool) {
+    return pool->near;
 }
 
 enum lathe_status lathe_pool_new(const struct lathe_pool_options *options, struct lathe_pool **out,
@@ -327,7 +395,9 @@ enum lathe_status lathe_pool_new(const struct lathe_pool_options *options, struc
             pool->pin_failed |= !lathe_pin_thread(pool->workers[i].thread, options->cores[i]);
     }
     pthread_attr_destroy(&attr);
-    if (status != LATHE_OK)
+    if (status == LATHE_OK)
+        pool->near = threads_are_near(pool);
+    else
         lathe_pool_free(&pool);
     *out = pool;
     return status;
@@ -357,7 +427,7 @@ bool lathe_pool_pin_failed(const struct lathe_pool *pool) {
 }
 
 void lathe_pool_run(struct lathe_pool *pool, void (*fn)(void *user, const struct lathe_team *team), void *user) {
-    struct lathe_team team = {0, pool->count, pool->count > 1 ? &pool->barrier : NULL};
+    struct lathe_team team = {0, pool->count, pool->count > 1 ? &pool->barrier : NULL, pool->near};
     if (pool->count < 2) {
         fn(user, &team);
         return;
@@ -381,7 +451,7 @@ void lathe_pool_run_phases(struct lathe_pool *pool,
                            void (*fn)(void *user, const struct lathe_team *team, unsigned phase), void *user,
                            unsigned count) {
     if (pool->count < 2) {
-        struct lathe_team team = {0, 1, NULL};
+        struct lathe_team team = {0, 1, NULL, false};
         for (unsigned phase = 0; phase < count; phase++)
             fn(user, &team, phase);
         return;

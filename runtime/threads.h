@@ -21,6 +21,10 @@ LATHE_NODISCARD enum lathe_status lathe_pool_new(const struct lathe_pool_options
                                                  struct lathe_diag *diag);
 void lathe_pool_free(struct lathe_pool **pool);
 unsigned lathe_pool_threads(const struct lathe_pool *pool);
+/* Does a cache line pass from the caller to each other thread, one way, within so many nanoseconds? Measured when the
+ * pool is made; false where threads do not spin, or one had no CPU just then. Steps are cut by it; results are not. */
+#define LATHE_NEAR_NS 150
+bool lathe_pool_near(const struct lathe_pool *pool);
 /* Runs fn on every thread of the pool and returns when all are done. Not reentrant; one caller at a time. */
 void lathe_pool_run(struct lathe_pool *pool, void (*fn)(void *user, const struct lathe_team *team), void *user);
 

@@ -142,7 +142,8 @@ static const struct lathe_gemm_q8_kernel *kernel_of(const struct lathe_kernels *
 static struct share share_of(const struct lathe_kernels *kernels, const struct lathe_gemm_q8 *p,
                              const struct lathe_team *team) {
     struct share share = {.kernel = kernel_of(kernels, p)};
-    struct lathe_gemm_split split = {p->m, p->n, share.kernel->nr / 16, 3, 8, lathe_own_rows_q8(p->k, p->n)};
+    unsigned own = lathe_own_rows_q8(p->k, p->n, team->near);
+    struct lathe_gemm_split split = {p->m, p->n, share.kernel->nr / 16, 3, 8, own};
     if (p->heads) {
         int64_t h0, h1;
         lathe_team_split(team, p->heads->heads, 1, &h0, &h1);

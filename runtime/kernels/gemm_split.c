@@ -7,8 +7,8 @@ static size_t minimum(size_t a, size_t b) {
 
 #define SMALL_WEIGHTS ((size_t)1 << 20)
 
-unsigned lathe_own_rows_q8(size_t k, size_t n) {
-    return k * n < SMALL_WEIGHTS ? 8 : LATHE_MOST_OWN_ROWS_Q8;
+unsigned lathe_own_rows_q8(size_t k, size_t n, bool near) {
+    return k * n < SMALL_WEIGHTS ? 8 : near ? LATHE_MOST_OWN_ROWS_Q8 : 32;
 }
 
 bool lathe_gemm_by_rows(size_t m, unsigned threads, unsigned own) {
