@@ -256,6 +256,30 @@ static bool source_element(struct lathe_attention_match *m, const struct lathe_a
     return true;
 }
 
+/* The least finite number in magnitude that a mask selects instead of scores; infinity: there is none. */
+static double least_fill(const struct lathe_attention_match *m) {
+    double least = INFINITY;
+    for (unsigned i = 0; i < m->source_count; i++)
+        if (m->sources[i].is_select && fabs(m->sources[i].fill) < least)
+            least = fabs(m->sources[i].fill);
+    return least;
+}
+
+/* Is a value made, by arithmetic alone, from a number of at least that size? */
+static bool holds_number(struct lathe_graph *g, lathe_value_id v, double size, int depth) {
+    double number;
+    if (lathe_constant_uniform(g, v, &number))
+        return fabs(number) >= size;
+    lathe_node_id n = lathe_value_at(g, v)->producer;
+    if (n == LATHE_NONE || depth == 0 ||
+        !(lathe_op_info(lathe_node_at(g, n)->op)->flags & (LATHE_OPF_ELEMENTWISE | LATHE_OPF_PAIRWISE)))
+        return false;
+    for (uint32_t i = 0; i < lathe_node_at(g, n)->n_in; i++)
+        if (lathe_node_at(g, n)->in[i] != LATHE_NONE && holds_number(g, lathe_node_at(g, n)->in[i], size, depth - 1))
+            return true;
+    return false;
+}
+
 /* Takes a source as facts; what cannot be taken stays general. */
 static void read_source(struct work *w, unsigned index) {
     const struct lathe_attention_source *s = &w->m->sources[index];
@@ -270,8 +294,12 @@ static void read_source(struct work *w, unsigned index) {
             return;
     } else {
         struct lathe_mask_number n;
-        if (!lathe_mask_number(&w->reader, &e, &n))
+        if (!lathe_mask_number(&w->reader, &e, &n)) {
+            /* it may hold the number wherever it likes, beside scores that a selection does not outweigh then */
+            double least = least_fill(w->m);
+            w->adds_much |= isfinite(least) && holds_number(w->m->view.graph, s->value, least, 8);
             return;
+        }
         if (n.yes == n.no || n.when.never || n.when.count == 0) {
             /* one number for all keys changes nothing unless it is so large that sums lose the scores */
             double value = n.when.never ? n.no : n.yes;
