@@ -6,9 +6,11 @@ static size_t minimum(size_t a, size_t b) {
 }
 
 #define SMALL_WEIGHTS ((size_t)1 << 20)
+#define SMALL_OWN     8  /* rows a thread for them, and */
+#define FAR_OWN       32 /* for larger ones where lines pass slowly */
 
 unsigned lathe_own_rows_q8(size_t k, size_t n, bool near) {
-    return k * n < SMALL_WEIGHTS ? 8 : near ? LATHE_MOST_OWN_ROWS_Q8 : 32;
+    return k * n < SMALL_WEIGHTS ? SMALL_OWN : near ? LATHE_MOST_OWN_ROWS_Q8 : FAR_OWN;
 }
 
 bool lathe_gemm_by_rows(size_t m, unsigned threads, unsigned own) {

@@ -1,7 +1,7 @@
 /* Every attention_f32 and attention_bf16 row against the formula in double: sizes around tiles, groups and key blocks,
  * every mask form;
  * and the operators: a sequence alone, padded on either side, in a batch, packed, on several threads: the same bits. */
-#include "kernel_test.h"
+#include "op_run.h"
 
 #include "attention_shape.h"
 #include "ops.h"
@@ -292,23 +292,6 @@ static void heads_q8(void **state) {
 #define N 3
 #define D 16
 #define W (3 * N * D)
-
-static void run_op(enum lathe_status (*run)(const struct lathe_op_call *),
-                   size_t (*scratch)(const struct lathe_op_call *), const struct lathe_kernels *kernels,
-                   const struct lathe_attr *attrs, uint32_t attr_count, const struct lathe_tensor *const *in,
-                   unsigned n_in, struct lathe_tensor *out, unsigned threads) {
-    struct lathe_op_call call = {
-        .attrs = {attrs, attr_count}, .in = in, .out = &out, .n_in = n_in, .n_out = 1, .kernels = kernels};
-    size_t n = scratch(&call) / sizeof(float);
-    for (unsigned i = 0; i < threads; i++) {
-        float *memory = guarded_floats(n);
-        memset(memory, 0x7f, n * sizeof(float));
-        call.scratch = memory;
-        call.team = (struct lathe_team){.index = i, .count = threads};
-        assert_int_equal(run(&call), LATHE_OK);
-        guarded_free(memory, n);
-    }
-}
 
 static const struct lathe_attr *attributes(int64_t bits, int64_t causal, int64_t window, int64_t masked_row,
                                            uint32_t *count) {

@@ -1,6 +1,6 @@
 /* What absorb_projections makes: linear layers in groups, bit for bit those of each group alone, and attention of one
  * query a sequence whose heads share keys, against the formula; the same bits alone, in a batch, for any threads. */
-#include "kernel_test.h"
+#include "op_run.h"
 
 #include "ops.h"
 #include "row_map.h"
@@ -17,27 +17,6 @@ enum packing {
 
 static const uint64_t levels[] = {0, AVX2, AVX512, AVX512 | LATHE_CPU_MASK(LATHE_CPU_AVX512_VNNI)};
 #define LEVELS (sizeof levels / sizeof *levels)
-
-static void run_op(enum lathe_status (*run)(const struct lathe_op_call *),
-                   size_t (*scratch)(const struct lathe_op_call *), const struct lathe_kernels *kernels,
-                   const struct lathe_attr *attrs, uint32_t attr_count, const struct lathe_tensor *const *in,
-                   unsigned n_in, struct lathe_tensor *out, unsigned threads) {
-    struct lathe_op_call call = {
-        .attrs = {attrs, attr_count}, .in = in, .out = &out, .n_in = n_in, .n_out = 1, .kernels = kernels};
-    size_t n = scratch(&call) / sizeof(float) + 1;
-    for (unsigned i = 0; i < threads; i++) {
-        float *memory = guarded_floats(n);
-        memset(memory, 0x7f, n * sizeof(float));
-        call.scratch = memory;
-        call.team = (struct lathe_team){.index = i, .count = threads};
-        assert_int_equal(run(&call), LATHE_OK);
-        guarded_free(memory, n);
-    }
-}
-
-static struct lathe_attr attr_i(enum lathe_attr_key key, int64_t value) {
-    return (struct lathe_attr){.key = key, .type = LATHE_ATTR_INT, .i = value};
-}
 
 #define TENSOR(data, type, ...) ((struct lathe_tensor){data, type, sizeof((int64_t[]){__VA_ARGS__}) / 8, {__VA_ARGS__}})
 
