@@ -302,6 +302,27 @@ bool lathe_index_at(const struct lathe_op_call *call, const struct lathe_tensor 
     return true;
 }
 
+bool lathe_indices_at(const struct lathe_op_call *call, const struct lathe_tensor *indices, int64_t first, int64_t n,
+                      int64_t size, int64_t *out) {
+    const int64_t *in = out;
+    uint64_t outside = 0;
+    if (indices->dtype == LATHE_I64)
+        in = (const int64_t *)indices->data + first;
+    else
+        lathe_load_i64(indices, first, n, out);
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t index = (uint64_t)in[i] + (in[i] < 0 ? (uint64_t)size : 0);
+        outside |= index | ((uint64_t)size - 1 - index); /* the sign of either */
+        out[i] = (int64_t)index;
+    }
+    if (!(outside >> 63))
+        return true;
+    for (int64_t i = 0; i < n; i++) /* which one */
+        if (!lathe_index_at(call, indices, first + i, size, &out[i]))
+            return false;
+    return true;
+}
+
 int64_t lathe_linear_groups(const struct lathe_op_call *call, int64_t width, int64_t n, bool packed) {
     int64_t groups = lathe_attr_int(&call->attrs, LATHE_ATTR_GROUP, 1), unit = packed ? 16 : 1;
     if (groups == 1)

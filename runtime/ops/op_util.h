@@ -91,14 +91,18 @@ void lathe_fill(void *out, int64_t n, size_t bytes, const void *value);
 bool lathe_index_at(const struct lathe_op_call *call, const struct lathe_tensor *indices, int64_t i, int64_t size,
                     int64_t *out);
 
+/* The same for elements [first, first + n), n at most LATHE_CHUNK. */
+bool lathe_indices_at(const struct lathe_op_call *call, const struct lathe_tensor *indices, int64_t first, int64_t n,
+                      int64_t size, int64_t *out);
+
 static inline const struct lathe_tensor *lathe_operand(const struct lathe_op_call *call, unsigned i) {
     return i < call->n_in ? call->in[i] : NULL;
 }
 static inline struct lathe_tensor *lathe_result(const struct lathe_op_call *call, unsigned i) {
     return i < call->n_out ? call->out[i] : NULL;
 }
-/* `group` of a linear operator on x [.., width] with n columns: group g of the columns of w reads group g of those of x.
- * 1 where it is absent, 0 where it does not divide them (packed: into whole panels). */
+/* `group` of a linear operator on x [.., width] with n columns: group g of the columns of w reads group g of those of
+ * x. 1 where it is absent, 0 where it does not divide them (packed: into whole panels). */
 int64_t lathe_linear_groups(const struct lathe_op_call *call, int64_t width, int64_t n, bool packed);
 /* The refusal of a dtype that the operator does not have. */
 enum lathe_status lathe_no_dtype(const struct lathe_op_call *call, const char *op, enum lathe_dtype dtype);
