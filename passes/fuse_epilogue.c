@@ -1,6 +1,7 @@
 /* What follows a linear layer and sees one element at a time moves into it: the bias, then an activation, then a
- * residual sum. Each step needs the value before it to have no other use. Reshapes between that keep the last axis are
- * looked through. A sum that a layer norm reads is left to fuse_skip_layernorm, where it costs no pass over memory. */
+ * residual sum or a gate (a product with another value). Each step needs the value before it to have no other use.
+ * Reshapes between that keep the last axis are looked through. A sum that a layer norm reads is left to
+ * fuse_skip_layernorm, where it costs no pass over memory. */
 #include "match.h"
 
 #include "ops_enums.h"
@@ -135,6 +136,23 @@ static void move_down(struct lathe_graph *g, lathe_node_id linear, lathe_value_i
         lathe_graph_move_node(g, chain[--count], step);
 }
 
+/* The other factor of a product with v, which a gate takes: of two linear layers the one without an activation is to
+ * have it, as quantization can then move scales into its columns. */
+static bool is_gate(const struct lathe_graph *g, lathe_node_id use, lathe_value_id v, lathe_value_id other,
+                    bool active) {
+    lathe_value_id from = other;
+    for (lathe_node_id n; (n = lathe_producer_of(g, from, LATHE_OP_RESHAPE)) != LATHE_NONE;)
+        from = g->nodes[n].in[0];
+    lathe_node_id linear = lathe_producer_of(g, from, LATHE_OP_LINEAR);
+    if (g->nodes[use].op != LATHE_OP_MUL || other == v)
+        return false;
+    if (!active || linear == LATHE_NONE || has_operand(g, linear, 3) || visible(g, from) != other ||
+        lathe_value_only_use(g, other) != use)
+        return true;
+    struct lathe_attrs attrs = lathe_node_attrs(g, linear);
+    return lathe_attr_int(&attrs, LATHE_ATTR_ACTIVATION, LATHE_ACT_NONE) != LATHE_ACT_NONE;
+}
+
 /* One step of the epilogue; false when the next use does not fit. */
 static bool absorb(struct lathe_pass_ctx *ctx, lathe_node_id linear) {
     struct lathe_graph *g = ctx->graph;
@@ -155,13 +173,15 @@ static bool absorb(struct lathe_pass_ctx *ctx, lathe_node_id linear) {
         take_out(ctx, use, v);
         return true;
     }
-    if (op != LATHE_OP_ADD && op != LATHE_OP_SUB)
+    if (op != LATHE_OP_ADD && op != LATHE_OP_SUB && op != LATHE_OP_MUL)
         return false;
     if (!lathe_match_other(g, use, v, &other) || !lathe_value_same_shape(g, v, after) ||
         g->values[other].dtype != LATHE_F32 || (op == LATHE_OP_SUB && g->nodes[use].in[0] != v))
         return false;
     int last = g->values[v].rank - 1;
-    lathe_value_id vector = active || has_operand(g, linear, 2) ? LATHE_NONE : constant_vector(ctx, other);
+    bool gate = is_gate(g, use, v, other, active);
+    lathe_value_id vector =
+        op == LATHE_OP_MUL || active || has_operand(g, linear, 2) ? LATHE_NONE : constant_vector(ctx, other);
     if (vector != LATHE_NONE && lathe_match_row_operand(g, vector, v, last)) {
         lathe_value_id bias = lathe_match_make_row_operand(ctx, linear, vector, v, last);
         bias = signed_bias(ctx, bias, op == LATHE_OP_SUB);
@@ -171,14 +191,16 @@ static bool absorb(struct lathe_pass_ctx *ctx, lathe_node_id linear) {
         take_out(ctx, use, v);
         return true;
     }
-    if (op != LATHE_OP_ADD || lathe_value_is_constant(g, other) || !lathe_value_same_shape(g, other, v) ||
-        feeds_layer_norm(g, after))
+    if ((op != LATHE_OP_ADD && !gate) || lathe_value_is_constant(g, other) || !lathe_value_same_shape(g, other, v) ||
+        (!gate && feeds_layer_norm(g, after)))
         return false;
     lathe_value_id residual = lathe_match_make_reshape(ctx, use, other, g->values[y].rank, g->values[y].dims);
     if (residual == LATHE_NONE)
         return false;
     move_down(g, linear, v, use);
     set_operand(g, linear, 3, residual);
+    if (gate)
+        lathe_node_set_int(g, linear, LATHE_ATTR_GATE, 1);
     take_out(ctx, use, v);
     return true;
 }

@@ -88,7 +88,8 @@ static bool into_product(struct lathe_pass_ctx *ctx, lathe_node_id n, int64_t at
     struct lathe_graph *g = ctx->graph;
     int64_t activation = attr(g, n, LATHE_ATTR_ACTIVATION, LATHE_ACT_NONE), columns;
     lathe_value_id bias = operand(g, n, BIAS);
-    if (g->nodes[n].op != LATHE_OP_LINEAR_Q8 || operand(g, n, RESIDUAL) != LATHE_NONE ||
+    if (g->nodes[n].op != LATHE_OP_LINEAR_Q8 ||
+        (operand(g, n, RESIDUAL) != LATHE_NONE && !attr(g, n, LATHE_ATTR_GATE, 0)) ||
         lathe_weight_is_reused(ctx->options, operand(g, n, W)) ||
         (activation != LATHE_ACT_NONE && activation != LATHE_ACT_RELU) ||
         !lathe_value_dim_is(g, g->nodes[n].out[0], -1, &columns) || at < 0 || at + count > columns ||

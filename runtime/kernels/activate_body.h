@@ -5,6 +5,8 @@
 #include "math_body.h"
 #include "ops_enums.h"
 
+#include <stdbool.h>
+
 static inline vf v_activate(enum lathe_activation activation, float alpha, vf x) {
     switch (activation) {
     case LATHE_ACT_RELU:
@@ -23,6 +25,11 @@ static inline vf v_activate(enum lathe_activation activation, float alpha, vf x)
         break;
     }
     return x;
+}
+
+/* An epilogue's last step. */
+static inline vf v_join(bool gate, vf x, vf residual) {
+    return gate ? x * residual : x + residual;
 }
 
 /* x to a power of two is cheap: gelu(x) = max(x, 0) - |x| tail(|x|), and the eighth root of the tail is close to a

@@ -42,7 +42,7 @@ static inline __attribute__((always_inline)) void bf16_finish_rows(enum lathe_ac
             x = v_activate_coarse(activation, e->alpha, x);
             if (e->residual) {
                 const float *residual = e->residual + r * e->ldr + at;
-                x = x + (whole ? v_load(residual) : v_load_n(residual, n));
+                x = v_join(e->gate, x, whole ? v_load(residual) : v_load_n(residual, n));
             }
             if (whole)
                 v_store(tile->c + r * tile->ldc + at, x);

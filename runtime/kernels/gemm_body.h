@@ -36,7 +36,7 @@ static inline __attribute__((always_inline)) void gemm_finish_rows(enum lathe_ac
                 x = x + (whole ? v_load(e->bias + column + j) : v_load_n(e->bias + column + j, n));
             x = v_activate(activation, e->alpha, x);
             if (residual)
-                x = x + (whole ? v_load(residual + j) : v_load_n(residual + j, n));
+                x = v_join(e->gate, x, whole ? v_load(residual + j) : v_load_n(residual + j, n));
             if (whole)
                 v_store(c + r * ldc + j, x);
             else

@@ -55,7 +55,7 @@ static __attribute__((noinline)) void q8b_finish(const struct lathe_gemm_q8_tile
             x = v_activate_coarse(e->activation, e->alpha, x);
             if (e->residual) {
                 const float *residual = e->residual + r * e->ldr + at;
-                x = x + (whole ? v_load(residual) : v_load_n(residual, n));
+                x = v_join(e->gate, x, whole ? v_load(residual) : v_load_n(residual, n));
             }
             float *c = tile->c + r * tile->ldc + at;
             if (whole)

@@ -26,7 +26,7 @@ static inline __attribute__((always_inline)) void q8_finish_rows(enum lathe_acti
             x = v_activate_q8(activation, e->alpha, x);
             if (e->residual) {
                 const float *residual = e->residual + r * e->ldr + at;
-                x = x + (whole ? v_load(residual) : v_load_n(residual, n));
+                x = v_join(e->gate, x, whole ? v_load(residual) : v_load_n(residual, n));
             }
             if (whole)
                 v_store(c + r * ldc + j, x);
@@ -46,6 +46,7 @@ q8_finish_vectors(enum lathe_activation activation, bool with_residual, const si
     const float *scale = e->scale, *residual = e->residual;
     size_t ldr = e->ldr;
     float alpha = e->alpha;
+    const bool gate = e->gate;
     vi w_sum[2];
     vf w_scale[2], bias[2];
     LATHE_UNROLL
@@ -62,7 +63,7 @@ q8_finish_vectors(enum lathe_activation activation, bool with_residual, const si
             vi sum = vi_sub(vi_load(sums + r * ld + v * VN), vi_mul(z, w_sum[v]));
             vf x = v_activate_q8(activation, alpha, v_from_i32(sum) * (s * w_scale[v]) + bias[v]);
             if (with_residual)
-                x = x + v_load(residual + r * ldr + at + v * VN);
+                x = v_join(gate, x, v_load(residual + r * ldr + at + v * VN));
             v_store(c + r * ldc + v * VN, x);
         }
     }

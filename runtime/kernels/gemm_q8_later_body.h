@@ -53,6 +53,7 @@ static __attribute__((noinline)) void q8_finish_or_wait(const struct lathe_gemm_
     later->bias = e->bias + column;
     later->residual = e->residual ? e->residual + column : NULL;
     later->ldr = e->ldr;
+    later->gate = e->gate;
     later->tail = e->activation == LATHE_ACT_GELU        ? q8_tail_gelu
                   : e->activation == LATHE_ACT_GELU_TANH ? q8_tail_gelu_tanh
                                                          : NULL;
@@ -66,6 +67,7 @@ static inline __attribute__((always_inline)) void q8_finish_waiting(struct lathe
     const int32_t *sums = later->sums + r * cols, *w_sum = later->w_sum;
     const float *w_scale = later->w_scale, *bias = later->bias, *tail = later->tail, *residual = later->residual;
     float *c = later->c + r * later->ldc;
+    const bool gate = later->gate;
     if (residual)
         residual += r * later->ldr;
     vi z = vi_set1(later->zero[r]);
@@ -78,7 +80,7 @@ static inline __attribute__((always_inline)) void q8_finish_waiting(struct lathe
         if (tail)
             x = q8_less_tail(x, tail);
         if (residual)
-            x = x + v_load(residual + j);
+            x = v_join(gate, x, v_load(residual + j));
         v_store(c + j, x);
     }
 }

@@ -21,6 +21,7 @@ struct lathe_gemm_epilogue {
     const float *bias;     /* [cols] or NULL */
     const float *residual; /* rows x cols with row stride ldr, or NULL; added after the activation */
     size_t ldr;
+    bool gate; /* it multiplies instead */
     enum lathe_activation activation;
     float alpha; /* of quick_gelu */
     float scale; /* multiplies the product first; 1 for linear layers */

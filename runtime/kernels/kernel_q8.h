@@ -56,6 +56,7 @@ struct lathe_gemm_q8_epilogue {
     const float *bias;     /* [cols] or NULL */
     const float *residual; /* rows x cols with row stride ldr, or NULL */
     size_t ldr;
+    bool gate; /* it multiplies in place of being added */
     enum lathe_activation activation;
     float alpha; /* of quick_gelu */
 };
@@ -77,6 +78,7 @@ struct lathe_gemm_q8_later {
     const int32_t *w_sum;
     const float *bias, *residual; /* residual may be NULL */
     size_t ldr;
+    bool gate;
     const float *tail; /* NULL, or of the activation: the kernel's own */
 };
 

@@ -58,7 +58,7 @@ void lathe_gemm_u8s8_blocks_4x16__c(const struct lathe_gemm_q8_tile *tile) {
         for (size_t j = 0; j < tile->cols; j++) {
             float x = v_fnma((float)e->zero[r], tile->blocks->w_sum[j], sum_of_blocks(tile, r, j));
             x = v_activate_coarse(e->activation, e->alpha, v_fma(x, e->scale[r], e->bias ? e->bias[j] : 0.0f));
-            tile->c[r * tile->ldc + j] = x + (e->residual ? e->residual[r * e->ldr + j] : 0.0f);
+            tile->c[r * tile->ldc + j] = e->residual ? v_join(e->gate, x, e->residual[r * e->ldr + j]) : x;
         }
 }
 

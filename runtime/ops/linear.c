@@ -87,6 +87,7 @@ enum lathe_status lathe_run_linear(const struct lathe_op_call *call) {
         .epilogue = {.bias = bias ? bias->data : NULL,
                      .residual = residual ? residual->data : NULL,
                      .ldr = (size_t)s.n,
+                     .gate = lathe_attr_int(&call->attrs, LATHE_ATTR_GATE, 0) != 0,
                      .activation = (enum lathe_activation)lathe_attr_int(&call->attrs, LATHE_ATTR_ACTIVATION, 0),
                      .alpha = (float)lathe_attr_float(&call->attrs, LATHE_ATTR_ALPHA, 1.702),
                      .scale = 1.0f},

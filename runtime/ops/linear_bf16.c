@@ -45,6 +45,7 @@ static int64_t product_of(const struct lathe_op_call *call, struct lathe_gemm_bf
                                   .epilogue = {.bias = bias ? bias->data : NULL,
                                                .residual = residual ? residual->data : NULL,
                                                .ldr = (size_t)n,
+                                               .gate = lathe_attr_int(&call->attrs, LATHE_ATTR_GATE, 0) != 0,
                                                .scale = 1.0f}};
     return groups;
 }

@@ -165,6 +165,7 @@ enum lathe_status lathe_run_linear_q8(const struct lathe_op_call *call) {
     p->turn = call->beside.index;
     p->turns = call->beside.count;
     p->epilogue.activation = (enum lathe_activation)lathe_attr_int(&call->attrs, LATHE_ATTR_ACTIVATION, 0);
+    p->epilogue.gate = lathe_attr_int(&call->attrs, LATHE_ATTR_GATE, 0) != 0;
     p->epilogue.alpha = (float)lathe_attr_float(&call->attrs, LATHE_ATTR_ALPHA, 1.702);
     if (product.groups > 1)
         run_groups(call, product.groups, p);
