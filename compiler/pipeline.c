@@ -45,6 +45,8 @@ static const struct step steps[] = {
     {"fuse_epilogue", false},
     /* Attention next, from linear outputs to the linear that reads it; heads become column offsets, ... */
     {"fuse_attention", false},
+    /* (what is still sliced is no projection that attention reads) */
+    {"split_linear", false},
     /* ... so that biases behind a view are next to their product now, ... */
     {"fuse_epilogue", false},
     /* ... and the three projections can become one product whose columns attention reads. */
