@@ -62,7 +62,9 @@ static bool matmul_shape(const struct lathe_op_call *call, struct matmul_shape *
     bool shared = true;
     for (unsigned i = 0; i < s->batch_rank; i++)
         shared = shared && s->b_batch[i] == 0;
-    if (shared && s->batch > 1 && s->a_column == 1 && lathe_tensor_count(a) == s->batch * s->m * s->k) {
+    if (shared && s->batch > 1 && s->a_column == 1 && (s->m == 1 || s->a_row == s->k) &&
+        lathe_tensor_count(a) == s->batch * s->m * s->k) {
+        s->a_row = s->k; /* a transposed column has the step of its one element */
         s->m *= s->batch;
         s->batch = 1;
         s->batch_rank = 0;

@@ -80,6 +80,10 @@ static inline double test_activate(enum lathe_activation activation, double alph
 
 /* n floats with a guard of bytes on both sides; guarded_free checks that they were left alone. */
 #define TEST_GUARD 256
+/* What an epilogue does last with its residual, NULL: nothing. */
+static inline double test_join(bool gate, double x, const float *residual) {
+    return !residual ? x : gate ? x * (double)*residual : x + (double)*residual;
+}
 static inline float *guarded_floats(size_t n) {
     unsigned char *p = malloc(n * sizeof(float) + 2 * TEST_GUARD);
     assert_non_null(p);

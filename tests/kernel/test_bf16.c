@@ -127,6 +127,7 @@ static void one_tile(const struct gemm_row *row, size_t m, size_t n, size_t k) {
     struct lathe_gemm_epilogue e = {.bias = test_below(3) ? bias : NULL,
                                     .residual = test_below(2) ? residual : NULL,
                                     .ldr = ldr,
+                                    .gate = test_below(2),
                                     .activation = (enum lathe_activation)test_below(LATHE_ACT_TANH + 1),
                                     .alpha = 1.702f,
                                     .scale = test_below(4) ? 1.0f : 0.3f};
@@ -155,8 +156,9 @@ static void one_tile(const struct gemm_row *row, size_t m, size_t n, size_t k) {
                 continue;
             }
             double v = (double)sum * e.scale + (e.bias ? bias[j] : 0), size = fabs(v) > 1 ? fabs(v) : 1;
-            double want = test_activate(e.activation, e.alpha, v) + (e.residual ? residual[i * ldr + j] : 0);
-            if (!(fabs(got - want) <= ACTIVATION_BOUND * size))
+            double want =
+                test_join(e.gate, test_activate(e.activation, e.alpha, v), e.residual ? &residual[i * ldr + j] : NULL);
+            if (!(fabs(got - want) <= ACTIVATION_BOUND * size * fmax(1, fabs(residual[i * ldr + j]))))
                 fail_msg("%s activation %d of %.9g: %.9g is not %.9g", row->name, e.activation, v, got, want);
         }
     guarded_free(x, m * k + 1);

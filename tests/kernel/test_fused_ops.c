@@ -64,15 +64,15 @@ static void linear(void **state) {
               *bias = guarded_floats((size_t)n);
         float *r = guarded_floats((size_t)(m * n)), *y = guarded_floats((size_t)(m * n));
         float *p = guarded_floats((size_t)(panels * 16 * k)), *z = guarded_floats((size_t)(m * n));
-        bool transposed = test_below(2), with_bias = test_below(2), with_residual = test_below(2);
+        bool transposed = test_below(2), with_bias = test_below(2), with_residual = test_below(2), gate = test_below(2);
         struct lathe_tensor tx = F32(x, b, s, k), tw = F32(w, k, n), tb = F32(bias, n), tr = F32(r, b, s, n);
         struct lathe_tensor ty = F32(y, b, s, n), tz = F32(z, b, s, n), tp = F32(p, k, n);
         if (transposed)
             tw = F32(w, n, k);
         lathe_pack_f32_n16(w, (size_t)k, (size_t)n, (size_t)(transposed ? k : n), transposed, 0, (size_t)panels, p);
-        struct lathe_attr attrs[3] = {attr_i(LATHE_ATTR_ACTIVATION, (int64_t)test_below(2)),
-                                      attr_i(LATHE_ATTR_TRANS_B, transposed)};
-        assert_int_equal(run_op(lathe_run_linear, lathe_scratch_linear, attrs, 2,
+        struct lathe_attr attrs[4] = {attr_i(LATHE_ATTR_ACTIVATION, (int64_t)test_below(2)),
+                                      attr_i(LATHE_ATTR_TRANS_B, transposed), attr_i(LATHE_ATTR_GATE, gate)};
+        assert_int_equal(run_op(lathe_run_linear, lathe_scratch_linear, attrs, 3,
                                 IN(&tx, &tw, with_bias ? &tb : NULL, with_residual ? &tr : NULL), 4, OUT(&ty), 1,
                                 threads()),
                          LATHE_OK);
@@ -82,11 +82,11 @@ static void linear(void **state) {
                 for (int64_t t = 0; t < k; t++)
                     sum += (double)x[i * k + t] * (transposed ? w[j * k + t] : w[t * n + j]);
                 sum = attrs[0].i && sum < 0 ? 0 : sum;
-                sum += with_residual ? r[i * n + j] : 0;
+                sum = test_join(gate, sum, with_residual ? &r[i * n + j] : NULL);
                 assert_true(fabs(y[i * n + j] - sum) < 1e-5);
             }
-        attrs[2] = attr_i(LATHE_ATTR_PACKING, 1);
-        assert_int_equal(run_op(lathe_run_linear, lathe_scratch_linear, attrs, 3,
+        attrs[3] = attr_i(LATHE_ATTR_PACKING, 1);
+        assert_int_equal(run_op(lathe_run_linear, lathe_scratch_linear, attrs, 4,
                                 IN(&tx, &tp, with_bias ? &tb : NULL, with_residual ? &tr : NULL), 4, OUT(&tz), 1,
                                 threads()),
                          LATHE_OK);
@@ -104,10 +104,13 @@ static void linear(void **state) {
 /* matmul with every kind of batch, transposition and vector, in f32 and i32 (small whole numbers: exact in both). */
 static void matmul(void **state) {
     (void)state;
-    for (int round = 0; round < 150; round++) {
-        if (test_left_out(4))
+    for (int round = 0; round < 600; round++) {
+        if (test_left_out(16))
             continue;
-        int64_t m = 1 + (int64_t)test_below(30), n = 1 + (int64_t)test_below(30), k = 1 + (int64_t)test_below(30);
+        const uint64_t most = test_below(3) ? 30 : 1; /* of one of the sizes */
+        int64_t size[3] = {1 + (int64_t)test_below(30), 1 + (int64_t)test_below(30), 1 + (int64_t)test_below(30)};
+        size[test_below(3)] = 1 + (int64_t)test_below(most);
+        int64_t m = size[0], n = size[1], k = size[2];
         int64_t ba[2] = {1 + (int64_t)test_below(3), 1 + (int64_t)test_below(3)}, bb[2] = {ba[0], ba[1]};
         bool ta = test_below(2), tb = test_below(2), vector = round % 10 == 9;
         if (test_below(2))

@@ -39,6 +39,7 @@ static void one_tile(const struct gemm_row *row, size_t m, size_t n, size_t k) {
     if (test_below(2)) {
         e.residual = residual;
         e.ldr = ldr;
+        e.gate = test_below(2);
     }
     if (test_below(2))
         e.scale = 0.125f;
@@ -60,7 +61,9 @@ static void one_tile(const struct gemm_row *row, size_t m, size_t n, size_t k) {
             }
             if (with_epilogue) {
                 sum = sum * e.scale + (e.bias ? bias[j] : 0);
-                sum = test_activate(e.activation, e.alpha, sum) + (e.residual ? residual[i * ldr + j] : 0);
+                sum = test_join(e.gate, test_activate(e.activation, e.alpha, sum),
+                                e.residual ? &residual[i * ldr + j] : NULL);
+                size *= fmax(1, fabs(residual[i * ldr + j]));
             }
             if (!(fabs(got - sum) <= 1e-6 * size + 1e-6))
                 fail_msg("%s m %zu n %zu k %zu: [%zu][%zu] is %.9g, not %.9g", row->name, m, n, k, i, j, got, sum);

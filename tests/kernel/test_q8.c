@@ -353,6 +353,7 @@ static void epilogue(void **state) {
                                                .bias = test_below(3) ? bias : NULL,
                                                .ldr = ldr,
                                                .alpha = 1.702f,
+                                               .gate = test_below(2),
                                                .residual = test_below(2) ? residual : NULL,
                                                .activation = (enum lathe_activation)test_below(7)};
             struct lathe_gemm_q8_tile tile = {.rows = m,
@@ -381,14 +382,15 @@ static void epilogue(void **state) {
                     if (e.activation <= LATHE_ACT_RELU) {
                         x = e.activation == LATHE_ACT_RELU && x <= 0 ? 0 : x;
                         if (e.residual)
-                            x = x + residual[i * ldr + j];
+                            x = e.gate ? x * residual[i * ldr + j] : x + residual[i * ldr + j];
                         if (c[i * ldc + j] != x)
                             fail_msg("%s: %.9g is not %.9g", gemm_rows[r].name, c[i * ldc + j], x);
                         continue;
                     }
-                    double want = test_activate(e.activation, e.alpha, x);
-                    want += e.residual ? residual[i * ldr + j] : 0;
-                    if (!(fabs(c[i * ldc + j] - want) <= activation_bound(e.activation, x)))
+                    double want = test_join(e.gate, test_activate(e.activation, e.alpha, x),
+                                            e.residual ? &residual[i * ldr + j] : NULL);
+                    double size = fmax(1, fabs(residual[i * ldr + j]));
+                    if (!(fabs(c[i * ldc + j] - want) <= activation_bound(e.activation, x) * size))
                         fail_msg("%s activation %d of %.9g: %.9g is not %.9g", gemm_rows[r].name, e.activation, x,
                                  c[i * ldc + j], want);
                 }

@@ -158,6 +158,7 @@ static void one_tile(const struct block_row *row, size_t m, size_t n, size_t k, 
                                        .bias = some ? bias : NULL,
                                        .residual = some ? residual : NULL,
                                        .ldr = ldr,
+                                       .gate = test_below(2),
                                        .activation = whole ? LATHE_ACT_NONE : activations[test_below(4)]};
     struct lathe_gemm_q8_blocks blocks = blocks_of(&w);
     struct lathe_gemm_q8_tile tile = {.rows = m,
@@ -193,7 +194,8 @@ static void one_tile(const struct block_row *row, size_t m, size_t n, size_t k, 
                 } else if (e.activation == LATHE_ACT_RELU) {
                     want = fmax(want, 0);
                 }
-                want += some ? (double)residual[i * ldr + j] : 0;
+                want = test_join(e.gate, want, some ? &residual[i * ldr + j] : NULL);
+                bound *= fmax(1, fabs((double)residual[i * ldr + j]));
             }
             if (!(fabs(got - want) <= bound))
                 fail_msg("%s m %zu n %zu k %zu block %zu form %u: [%zu][%zu] is %.9g, not %.9g (+- %g)", row->name, m,
