@@ -136,7 +136,8 @@ static void one_head(const struct lathe_kernels *kernels, size_t nq, size_t nk, 
                 want += term;
                 size += fabs(term);
             }
-            if (!(fabs(out[i * ldo + c] - want) <= 3e-6 + (bf16 ? size * 0x1p-7 : 0)))
+            /* the errors of scores grow with d */
+            if (!(fabs(out[i * ldo + c] - want) <= 2e-6 + 5e-8 * (double)d + (bf16 ? size * 0x1p-7 : 0)))
                 fail_msg("%s nq %zu nk %zu d %zu dv %zu masks %d%d%d%d: [%zu][%zu] is %.9g, not %.9g",
                          bf16 ? "bf16" : "f32", nq, nk, d, dv, use.bias, use.allow, use.range, use.softcap, i, c,
                          out[i * ldo + c], want);
