@@ -264,6 +264,7 @@ enum {
     ABSORBED,
     ATTENTION,
     EMBEDDING,
+    GATE,
     GELU,
     GELU_TANH,
     LAYERNORM,
@@ -324,7 +325,7 @@ static unsigned kinds_of(const struct lathe_graph *g, lathe_node_id n) {
     case LATHE_OP_LINEAR:
     case LATHE_OP_LINEAR_BF16:
     case LATHE_OP_LINEAR_Q8: {
-        unsigned kinds = 1u << LINEAR;
+        unsigned kinds = 1u << LINEAR | (attr_int(g, n, LATHE_ATTR_GATE) ? 1u << GATE : 0);
         if (absorbs_keys(g, n)) /* it stands for the projections that are left out, too */
             return kinds | 1u << ABSORBED | 1u << QKV;
         switch (attr_int(g, n, LATHE_ATTR_ACTIVATION)) {
@@ -370,6 +371,7 @@ static void report_fusions(const struct lathe_graph *g, const bool *was, uint32_
         [ABSORBED] = {"absorbed", 0},
         [ATTENTION] = {"attention", 0},
         [EMBEDDING] = {"embedding", 0},
+        [GATE] = {"gate", 0},
         [GELU] = {"gelu", 0},
         [GELU_TANH] = {"gelu_tanh", 0},
         [LAYERNORM] = {"layernorm", 0},

@@ -340,9 +340,9 @@ void lathe_report_unverified(struct lathe_report *r, const char *what, const cha
 /* ---- --expect */
 
 bool lathe_report_knows_fusion(const struct lathe_report *r, const char *name) {
-    static const char *const known[] = {"attention", "embedding", "gelu", "gelu_tanh",
-                                        "layernorm", "linear",    "qkv",  "quick_gelu",
-                                        "rmsnorm",   "rotary",    "silu", "skip_layernorm"};
+    static const char *const known[] = {"attention", "embedding", "gate",          "gelu",       "gelu_tanh",
+                                        "layernorm", "linear",    "qkv",           "quick_gelu", "rmsnorm",
+                                        "rotary",    "silu",      "skip_layernorm"};
     FIND(r, fusions, at, found, strcmp(r->fusions.at[mid].name, name))
     for (size_t i = 0; !found && i < sizeof known / sizeof *known; i++)
         found = !strcmp(known[i], name);

@@ -99,7 +99,8 @@ LATHE_NODISCARD enum lathe_status lathe_report_expect(const struct lathe_report 
 /* Only the syntax, so that a mistyped condition fails before the work starts. */
 LATHE_NODISCARD enum lathe_status lathe_report_expect_syntax(const char *condition, struct lathe_diag *diag);
 
-/* Appends the report in a form; `stable` leaves out milliseconds (the artifact's copy). */
+/* Appends the report in a form; `stable` leaves out milliseconds and the passes that did nothing (the artifact's copy).
+ */
 void lathe_report_json(const struct lathe_report *r, bool stable, struct lathe_text *out);
 void lathe_report_text(const struct lathe_report *r, struct lathe_text *out);
 void lathe_report_html(const struct lathe_report *r, struct lathe_text *out);

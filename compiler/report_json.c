@@ -37,6 +37,8 @@ static json_t *passes(const struct lathe_report *r, bool stable) {
     json_t *list = json_array();
     for (unsigned i = 0; i < r->passes.count; i++) {
         const struct lathe_report_pass_row *p = &r->passes.at[i];
+        if (stable && !p->changes && p->before == p->after) /* an artifact stays as small as it is for a new pass */
+            continue;
         json_t *o = json_object();
         put_text(o, "name", p->name);
         put_count(o, "nodes_before", p->before);
