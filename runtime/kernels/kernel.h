@@ -71,6 +71,19 @@ typedef void (*lathe_softmax_f32_fn)(size_t count, size_t n, const float *x, flo
 /* y[i] = a[i] op b[i]; op 0 add, 1 sub, 2 mul, 3 div; stride_b 0: b[0] for all. */
 typedef void (*lathe_binary_f32_fn)(size_t n, unsigned op, const float *a, const float *b, size_t stride_b, float *y);
 
+/* ---- taps_f32: a run of a convolution, y[j] = bias + sum over l, t of w[w_at[l] + t] * x[x_at[l] + t * step + j]; j <
+ * n, l < lines, t < taps. A sum starts with bias and takes its products in the order of l, then t, one rounding each
+ * (plain C: two); its bits depend on neither n nor j. */
+struct lathe_taps_f32 {
+    size_t n, lines, taps;
+    const float *x, *w;
+    const int64_t *x_at, *w_at; /* [lines] */
+    int64_t step;
+    float bias;
+    float *y; /* no part of an operand */
+};
+typedef void (*lathe_taps_f32_fn)(const struct lathe_taps_f32 *run);
+
 /* ---- attention_f32: one head of one sequence for a block of queries.
  * q: nq rows of d, stride ldq; k: nk rows, stride ldk; v: nk rows of dv, stride ldv; out: nq rows of dv, stride ldo.
  * scale multiplies q k^T; bias (NULL or nq x nk with stride ldb) is added; allow (NULL or nq x nk bytes with stride
@@ -130,7 +143,7 @@ struct lathe_gemm_f32_kernel {
     unsigned mr, nr; /* largest tile: mr rows; nr columns (a multiple of 16) go through the registers together */
 };
 
-#define LATHE_MAX_FAMILIES 24
+#define LATHE_MAX_FAMILIES 28
 
 struct lathe_kernels {
     uint64_t cpu; /* bits after the mask: LATHE_CPU_MASK(...) */
@@ -142,6 +155,7 @@ struct lathe_kernels {
     lathe_few_f32_fn few_f32;
     lathe_unary_f32_fn gelu_f32, gelu_tanh_f32, silu_f32, tanh_f32, exp_f32, erf_f32, sigmoid_f32;
     lathe_binary_f32_fn binary_f32;
+    lathe_taps_f32_fn taps_f32;
     struct lathe_gemm_bf16_kernel gemm_bf16;
     lathe_quantize_rows_fn quantize_rows;
     struct lathe_gemm_q8_kernel gemm_u8s8; /* any bytes in A */

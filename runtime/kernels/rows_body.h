@@ -246,4 +246,44 @@ void ROWS_NAME(binary_f32)(size_t n, unsigned op, const float *a, const float *b
         break;
     }
 }
+
+/* Eight vectors of y at a time: so many sums hide the latency of a multiplication, and a weight is read once for all of
+ * them. Each element takes its products in the order of lines and taps, wherever it stands in its run. */
+#define TAPS_VECTORS 8
+
+void ROWS_NAME(taps_f32)(const struct lathe_taps_f32 *p) {
+    size_t j = 0;
+    for (; j + TAPS_VECTORS * VN <= p->n; j += TAPS_VECTORS * VN) {
+        vf s[TAPS_VECTORS];
+        LATHE_UNROLL
+        for (size_t u = 0; u < TAPS_VECTORS; u++)
+            s[u] = v_set1(p->bias);
+        for (size_t l = 0; l < p->lines; l++) {
+            const float *x = p->x + p->x_at[l] + j, *w = p->w + p->w_at[l];
+            for (size_t t = 0; t < p->taps; t++, x += p->step) {
+                vf weight = v_set1(w[t]);
+                LATHE_UNROLL
+                for (size_t u = 0; u < TAPS_VECTORS; u++)
+                    s[u] = v_fma(v_load(x + u * VN), weight, s[u]);
+            }
+        }
+        LATHE_UNROLL
+        for (size_t u = 0; u < TAPS_VECTORS; u++)
+            v_store(p->y + j + u * VN, s[u]);
+    }
+    for (; j < p->n; j += 2 * VN) {
+        size_t left = p->n - j, m = left < VN ? left : VN, rest = left - m < VN ? left - m : VN;
+        vf s = v_set1(p->bias), s1 = s;
+        for (size_t l = 0; l < p->lines; l++) {
+            const float *x = p->x + p->x_at[l] + j, *w = p->w + p->w_at[l];
+            for (size_t t = 0; t < p->taps; t++, x += p->step) {
+                vf weight = v_set1(w[t]);
+                s = v_fma(v_load_n(x, m), weight, s);
+                s1 = v_fma(v_load_n(x + m, rest), weight, s1);
+            }
+        }
+        v_store_n(p->y + j, s, m);
+        v_store_n(p->y + j + m, s1, rest);
+    }
+}
 #endif

@@ -1,14 +1,18 @@
 /* Convolution of one to three spatial axes, in groups.
  *
- * f32: blocks of output positions become panels of 16 columns [taps x channels][16] (the positions beside each other as
- * the output has them), and the weights, row-major as they are, multiply them: no image of all windows is ever stored.
- * Other float types take the plain loops in double. */
+ * f32, groups of few output channels (depthwise convolution): each line of the output is a sum of runs of the input,
+ * one a tap, as they lie there (taps_f32). A line is cut where taps begin or end to lie inside the input. f32, other
+ * groups: blocks of output positions become panels of 16 columns [taps x channels][16] (the positions beside each other
+ * as the output has them), and the weights, row-major as they are, multiply them: no image of all windows is ever
+ * stored. Other float types take the plain loops in double. */
 #include "op_util.h"
 #include "ops.h"
 #include "panel_gemm.h"
 #include "window.h"
 
-#define BLOCK 64 /* output positions a block, a multiple of 16 */
+#define BLOCK   64   /* output positions a block, a multiple of 16 */
+#define FEW_OUT 4    /* output channels of a group that the panels would not pay for */
+#define RUN     4096 /* output positions of a line that are one piece of work */
 
 struct conv {
     const struct lathe_tensor *x, *w, *bias;
@@ -16,6 +20,35 @@ struct conv {
     struct lathe_window window;
     int64_t groups, in_channels, out_channels, k; /* channels of a group; k = in_channels * taps */
 };
+
+/* An axis along which nothing but whole lines is moved becomes part of the one before it: where the last kernel length
+ * is 1, lines of H x W positions with taps along H are one line of H * W with taps W apart. The same elements meet. */
+static void merge_axes(struct lathe_window *w) {
+    for (int i = 0; i < 3; i++)
+        if (w->out[i] == 1)
+            w->stride[i] = 1; /* there is one place: no step is ever made */
+    for (int merged = 0; merged < 2; merged++) {
+        int64_t dilation, before, in, limit = INT64_C(1) << 31;
+        if (w->kernel[2] != 1 || w->stride[2] != 1 || w->before[2] != 0 || w->in[2] != w->out[2] || w->stride[1] != 1 ||
+            !lathe_mul_i64(w->dilation[1], w->in[2], &dilation) || !lathe_mul_i64(w->before[1], w->in[2], &before) ||
+            !lathe_mul_i64(w->in[1] > w->out[1] ? w->in[1] : w->out[1], w->in[2], &in) || dilation >= limit / 2 ||
+            before >= limit || before <= -limit || in >= limit)
+            return;
+        w->in[2] *= w->in[1];
+        w->out[2] *= w->out[1];
+        w->kernel[2] = w->kernel[1];
+        w->dilation[2] = dilation;
+        w->before[2] = before;
+        w->in[1] = w->in[0];
+        w->out[1] = w->out[0];
+        w->kernel[1] = w->kernel[0];
+        w->stride[1] = w->stride[0];
+        w->dilation[1] = w->dilation[0];
+        w->before[1] = w->before[0];
+        w->in[0] = w->out[0] = w->kernel[0] = w->stride[0] = w->dilation[0] = 1;
+        w->before[0] = 0;
+    }
+}
 
 static bool conv_init(struct conv *c, const struct lathe_op_call *call) {
     c->x = call->in[0];
@@ -27,6 +60,7 @@ static bool conv_init(struct conv *c, const struct lathe_op_call *call) {
         !lathe_window_init(&c->window, call, c->x, c->y, c->w->dims + 2) || c->groups < 1 ||
         c->w->dims[0] % c->groups != 0)
         return false;
+    merge_axes(&c->window);
     c->in_channels = c->w->dims[1];
     c->out_channels = c->w->dims[0] / c->groups;
     return c->x->dims[1] == c->in_channels * c->groups && c->y->dims[1] == c->w->dims[0] &&
@@ -34,6 +68,11 @@ static bool conv_init(struct conv *c, const struct lathe_op_call *call) {
            (!c->bias || lathe_tensor_count(c->bias) == c->w->dims[0]);
 }
 
+static bool is_direct(const struct conv *c, const struct lathe_kernels *kernels) {
+    return c->out_channels <= FEW_OUT && c->window.stride[2] == 1 && kernels && kernels->taps_f32;
+}
+
+/* Enough for run_direct as well: two places a line of weights. */
 size_t lathe_scratch_conv(const struct lathe_op_call *call) {
     struct conv c;
     size_t panels, pack;
@@ -43,6 +82,82 @@ size_t lathe_scratch_conv(const struct lathe_op_call *call) {
     return pack && lathe_mul_size((size_t)c.k, BLOCK * sizeof(float), &panels) && lathe_add_size(panels, pack, &panels)
                ? panels
                : 0;
+}
+
+/* The lines of input and weights that meet in one line of the output: those taps of the axes before the last that lie
+ * inside. Places in the input of a group, and in the weights of an output channel. */
+static size_t find_lines(const struct conv *c, const int64_t place[3], int64_t *x_at, int64_t *w_at) {
+    const struct lathe_window *w = &c->window;
+    size_t n = 0;
+    int64_t weight = 0;
+    for (int64_t channel = 0; channel < c->in_channels; channel++)
+        for (int64_t a = 0; a < w->kernel[0]; a++)
+            for (int64_t b = 0; b < w->kernel[1]; b++, weight += w->kernel[2]) {
+                int64_t d = lathe_window_at(w, 0, place[0], a), h = lathe_window_at(w, 1, place[1], b);
+                if (d < 0 || d >= w->in[0] || h < 0 || h >= w->in[1])
+                    continue;
+                x_at[n] = channel * w->in_plane + (d * w->in[1] + h) * w->in[2];
+                w_at[n++] = weight;
+            }
+    return n;
+}
+
+/* Positions [from, to) of a line, in pieces for which the same taps lie inside; the last stride is 1. */
+static void run_line(const struct conv *c, const struct lathe_kernels *kernels, int64_t from, int64_t to,
+                     const struct lathe_taps_f32 *line) {
+    const struct lathe_window *w = &c->window;
+    int64_t kernel = w->kernel[2], dilation = w->dilation[2], before = w->before[2], last = w->in[2] - 1 + before;
+    for (int64_t at = from, end; at < to; at = end) {
+        int64_t begin = before > at ? (before - at + dilation - 1) / dilation : 0;
+        int64_t stop = last >= at ? (last - at) / dilation + 1 : 0;
+        begin = begin < kernel ? begin : kernel;
+        stop = stop < kernel ? stop : kernel;
+        end = to;
+        if (begin > 0 && before - (begin - 1) * dilation < end)
+            end = before - (begin - 1) * dilation;
+        if (stop > 0 && last + 1 - (stop - 1) * dilation < end)
+            end = last + 1 - (stop - 1) * dilation;
+        struct lathe_taps_f32 run = *line;
+        run.n = (size_t)(end - at);
+        run.y = line->y + at;
+        run.taps = stop > begin ? (size_t)(stop - begin) : 0;
+        if (run.taps > 0) {
+            run.x = line->x + (at + begin * dilation - before);
+            run.w = line->w + begin;
+        } else {
+            run.lines = 0;
+        }
+        kernels->taps_f32(&run);
+    }
+}
+
+static void run_direct(const struct lathe_op_call *call, const struct conv *c) {
+    const struct lathe_window *w = &c->window;
+    int64_t channels = c->y->dims[1], lines = w->out[0] * w->out[1], runs = (w->out[2] + RUN - 1) / RUN, begin, end;
+    int64_t *x_at = call->scratch, *w_at = x_at + c->k / w->kernel[2];
+    const float *bias = c->bias ? c->bias->data : NULL;
+    lathe_team_split(&call->team, c->x->dims[0] * channels * lines * runs, 1, &begin, &end);
+    int64_t known = -1;
+    size_t count = 0;
+    for (int64_t item = begin; item < end; item++) {
+        int64_t from = item % runs * RUN, at = item / runs % lines, plane = item / runs / lines;
+        int64_t channel = plane % channels, to = from + RUN < w->out[2] ? from + RUN : w->out[2];
+        if (at != known) {
+            const int64_t place[3] = {at / w->out[1], at % w->out[1], 0};
+            count = find_lines(c, place, x_at, w_at);
+            known = at;
+        }
+        const struct lathe_taps_f32 line = {.lines = count,
+                                            .x = (const float *)c->x->data +
+                                                 plane / c->out_channels * c->in_channels * w->in_plane,
+                                            .w = (const float *)c->w->data + channel * c->k,
+                                            .x_at = x_at,
+                                            .w_at = w_at,
+                                            .step = w->dilation[2],
+                                            .bias = bias ? bias[channel] : 0,
+                                            .y = (float *)c->y->data + plane * w->out_plane + at * w->out[2]};
+        run_line(c, call->kernels, from, to, &line);
+    }
 }
 
 /* The windows of positions [first, first + n) as panels; positions past n are zero. */
@@ -76,7 +191,7 @@ static void fill_panels(const struct conv *c, const float *x, int64_t first, int
     }
 }
 
-static void run_f32(const struct lathe_op_call *call, const struct conv *c) {
+static void run_panels(const struct lathe_op_call *call, const struct conv *c) {
     const struct lathe_window *w = &c->window;
     int64_t blocks = (w->out_plane + BLOCK - 1) / BLOCK, begin, end;
     float *panels = call->scratch;
@@ -132,7 +247,10 @@ enum lathe_status lathe_run_conv(const struct lathe_op_call *call) {
     if (lathe_tensor_count(c.y) == 0)
         return LATHE_OK;
     if (c.x->dtype == LATHE_F32) {
-        run_f32(call, &c);
+        if (is_direct(&c, call->kernels))
+            run_direct(call, &c);
+        else
+            run_panels(call, &c);
         return LATHE_OK;
     }
     int64_t begin, end, channels = c.y->dims[1];

@@ -57,6 +57,15 @@ static inline bool test_can_run(uint64_t bits) {
     return (lathe_cpu_bits() & bits) == bits;
 }
 
+/* The statement that follows for each level of the float kernels that this CPU runs. */
+#define EACH_LEVEL(kernels)                                                                                            \
+    static const uint64_t levels_[] = {0, LATHE_CPU_MASK(LATHE_CPU_AVX2) | LATHE_CPU_MASK(LATHE_CPU_FMA),              \
+                                       LATHE_CPU_MASK(LATHE_CPU_AVX2) | LATHE_CPU_MASK(LATHE_CPU_FMA) |                \
+                                           LATHE_CPU_MASK(LATHE_CPU_AVX512)};                                          \
+    struct lathe_kernels kernels;                                                                                      \
+    for (size_t level_ = 0; level_ < 3; level_++)                                                                      \
+        if (test_can_run(levels_[level_]) && (lathe_kernels_select(levels_[level_], &kernels), true))
+
 /* What an activation means, exactly; alpha is that of quick_gelu. */
 static inline double test_activate(enum lathe_activation activation, double alpha, double x) {
     switch (activation) {

@@ -49,6 +49,7 @@ static const struct {
 #define IS_UNARY_lathe_attention_f32_fn(family, function, bits)
 #define IS_UNARY_lathe_binary_f32_fn(family, function, bits)
 #define IS_UNARY_lathe_few_f32_fn(family, function, bits)
+#define IS_UNARY_lathe_taps_f32_fn(family, function, bits)
 #define KERNEL_GEMM_F32(function, pack, bits, mr, nr)
 #define KERNEL(family, type, function, bits, bound) IS_UNARY_##type(family, function, (bits))
 #include "kernels.def"
@@ -128,14 +129,6 @@ static void unary_lengths(void **state) {
             assert_true(out[1] == 1.0f && out[2] == -1.0f);
     }
 }
-
-#define EACH_LEVEL(kernels)                                                                                            \
-    static const uint64_t levels_[] = {0, LATHE_CPU_MASK(LATHE_CPU_AVX2) | LATHE_CPU_MASK(LATHE_CPU_FMA),              \
-                                       LATHE_CPU_MASK(LATHE_CPU_AVX2) | LATHE_CPU_MASK(LATHE_CPU_FMA) |                \
-                                           LATHE_CPU_MASK(LATHE_CPU_AVX512)};                                          \
-    struct lathe_kernels kernels;                                                                                      \
-    for (size_t level_ = 0; level_ < 3; level_++)                                                                      \
-        if (test_can_run(levels_[level_]) && (lathe_kernels_select(levels_[level_], &kernels), true))
 
 static void layer_norm(void **state) {
     (void)state;
@@ -255,11 +248,54 @@ static void binary(void **state) {
     }
 }
 
+/* Against sums in double, and each element alone has the bits that it has in its run. */
+static void taps(void **state) {
+    (void)state;
+    EACH_LEVEL(kernels) {
+        for (size_t n = 0; n < 300; n += n < 70 ? 1 : 23) {
+            const size_t lines = test_below(4), taps = test_below(6), step = test_below(5), gap = test_below(3);
+            const size_t line = n + taps * step, nx = lines * (line + gap), nw = lines * (taps + gap);
+            float *x = guarded_floats(nx), *w = guarded_floats(nw), *y = guarded_floats(n);
+            int64_t x_at[4], w_at[4];
+            for (size_t l = 0; l < lines; l++) { /* the lines of x backwards: any order is allowed */
+                x_at[l] = (int64_t)((lines - 1 - l) * (line + gap));
+                w_at[l] = (int64_t)(l * (taps + gap));
+            }
+            struct lathe_taps_f32 run = {.n = n, .lines = lines, .taps = taps, .x = x, .w = w, .x_at = x_at};
+            run.w_at = w_at;
+            run.step = (int64_t)step;
+            run.bias = test_float();
+            run.y = y;
+            kernels.taps_f32(&run);
+            for (size_t j = 0; j < n; j++) {
+                double sum = run.bias, size = fabs(sum);
+                for (size_t l = 0; l < lines; l++)
+                    for (size_t t = 0; t < taps; t++) {
+                        double product = (double)w[w_at[l] + (int64_t)t] * x[x_at[l] + (int64_t)(t * step + j)];
+                        sum += product;
+                        size += fabs(product);
+                    }
+                assert_true(fabs(y[j] - sum) <= 0x1p-23 * size * (double)(lines * taps + 1));
+                float alone;
+                struct lathe_taps_f32 one = run;
+                one.n = 1;
+                one.x = x + j;
+                one.y = &alone;
+                kernels.taps_f32(&one);
+                assert_memory_equal(&alone, &y[j], sizeof alone);
+            }
+            guarded_free(x, nx);
+            guarded_free(w, nw);
+            guarded_free(y, n);
+        }
+    }
+}
+
 int main(void) {
     test_seed_init();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(unary_errors), cmocka_unit_test(unary_lengths), cmocka_unit_test(layer_norm),
-        cmocka_unit_test(softmax),      cmocka_unit_test(binary),
+        cmocka_unit_test(softmax),      cmocka_unit_test(binary),        cmocka_unit_test(taps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
