@@ -107,11 +107,12 @@ static int by_time(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-/* The smallest time that at least this share of the runs does not exceed. */
+/* Between the two runs beside that place in a straight line, as NumPy and most tools have it: of 90 runs the slowest
+ * one alone is not the 99th percentile. */
 static double percentile(const double *sorted, size_t count, double share) {
-    size_t rank = (size_t)(share * (double)count);
-    rank += (double)rank < share * (double)count;
-    return sorted[rank ? rank - 1 : 0];
+    double place = share * (double)(count - 1);
+    size_t below = (size_t)place, above = below + 1 < count ? below + 1 : below;
+    return sorted[below] + (place - (double)below) * (sorted[above] - sorted[below]);
 }
 
 enum lathe_status lathe_bench_collect(struct lathe_bench_times *const *lists, unsigned count, int64_t batch,

@@ -182,8 +182,8 @@ static size_t panel_bytes(const struct lathe_gemm_q8 *p) {
     return p->blocks && p->blocks->halves ? (p->k + 7) / 8 * 64 : (p->k + 3) / 4 * 64;
 }
 
-/* Columns [n0, n1) of a block; `panels` begins with column n0. */
-static void run_block(const struct block *block, size_t n0, size_t n1, const int8_t *panels) {
+/* Columns [n0, n1) of a block; `panels` begins with column n0. `next` is what the thread reads behind them. */
+static void run_block(const struct block *block, size_t n0, size_t n1, const int8_t *panels, const int8_t *next) {
     const struct lathe_gemm_q8 *p = block->product;
     const struct lathe_gemm_q8_kernel *kernel = block->share->kernel;
     const struct lathe_gemm_q8_blocks *w = p->blocks;
@@ -227,7 +227,7 @@ static void run_block(const struct block *block, size_t n0, size_t n1, const int
                 /* Each tile fetches its part of the next group, the last one what is left: distilbert int8 at 256
                  * tokens, where five tiles of a fifth of a line rounded down left one in 16 out, 10.93 -> 10.83 ms. */
                 size_t step = 64 / tiles;
-                tile.fetch = panels + at * group / 16 * panel + panel / 64 * step * i;
+                tile.fetch = (g + 1 < groups ? panels + at * group / 16 * panel : next) + panel / 64 * step * i;
                 tile.fetch_step = i + 1 < tiles ? step : 64 - step * i;
             }
             e.scale = block->rows.scale + from;
@@ -248,13 +248,17 @@ static void run_parts(const struct block *block, int8_t *w) {
     for (unsigned i = 0; i < share->count; i++) {
         const struct lathe_gemm_part *part = &share->part[i];
         if (p->panels) {
-            run_block(block, part->n0, part->n1, p->panels + part->n0 / 16 * panel_bytes(p));
+            /* The heads of queries, keys and values lie apart: distilbert int8 at 24, 32, 64 tokens 1 % faster for it.
+             */
+            const struct lathe_gemm_part *next = &share->part[i + 1 < share->count ? i + 1 : 0];
+            run_block(block, part->n0, part->n1, p->panels + part->n0 / 16 * panel_bytes(p),
+                      p->panels + next->n0 / 16 * panel_bytes(p));
             continue;
         }
         for (size_t j = part->n0; j < part->n1; j += W_COLUMNS) {
             size_t end = minimum(part->n1, j + W_COLUMNS);
             lathe_pack_s8_n16k4(p->w, p->k, p->n, p->ldw, p->transposed, j / 16, (end + 15) / 16, w);
-            run_block(block, j, end, w);
+            run_block(block, j, end, w, w);
         }
     }
 }
