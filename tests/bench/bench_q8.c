@@ -3,10 +3,11 @@
  *
  *   bench_q8 [--threads N] [--seconds X] [--only WORD] [--layer MxKxN] [--tiles] [--small-pages]
  *
- * Peaks are those of one core, best of several short runs, times the threads. Layers go through the blocked product
- * with the whole team, rows quantized and all epilogues done; their weights rotate through 64 MB, so that small row
- * counts read memory as a model does ("stream"), or stay the same ("warm"). --layer: one of those. --small-pages:
- * weights in pages of 4 KB, as a mapped file has them. */
+ * Peaks are those of one core, best of several short runs, times the threads, measured again before each layer, as the
+ * clock changes. Layers go through the blocked product with the whole team: alone ("product": the rows are quantized,
+ * scale and bias are the epilogue), and with the rows quantized on the way and the activation done, on weights that
+ * stay the same ("warm") or rotate through 64 MB, so that small row counts read memory as a model does ("stream").
+ * --layer: one of those. --small-pages: weights in pages of 4 KB, as a mapped file has them. */
 #include "bench_run.h"
 #include "cpu.h"
 #include "gemm_q8_drive.h"
@@ -198,8 +199,8 @@ static void layers(struct lathe_pool *pool, const char *family, const char *name
                    const struct lathe_gemm_q8_blocks *form) {
     static const size_t shapes[][2] = {{768, 768}, {768, 3072}, {3072, 768}, {384, 384}, {384, 1536}, {1536, 384}};
     static const size_t rows[] = {1, 8, 16, 32, 64, 128, 512};
-    double peak = peak_of(family, bits) * bench_run.threads;
-    printf("%s by %s, %u threads, peak %.0f GOPS\n", family, name, bench_run.threads, 2 * peak / 1e9);
+    printf("%s by %s, %u threads, peak %.0f GOPS\n", family, name, bench_run.threads,
+           2 * peak_of(family, bits) * bench_run.threads / 1e9);
     if (form)
         printf("  %s in blocks of %zu%s\n", form->halves ? "4 bits" : "8 bits", form->block,
                form->zero ? ", with zero points" : "");
@@ -246,15 +247,26 @@ static void layers(struct lathe_pool *pool, const char *family, const char *name
                                                     .w_sum = w_sum,
                                                     .bias = bias,
                                                     .activation = n > k ? LATHE_ACT_GELU : LATHE_ACT_NONE}};
-            double work = (double)m * (double)n * (double)k;
+            double work = (double)m * (double)n * (double)k, peak = peak_of(family, bits) * bench_run.threads;
+            void *prepared = bench_memory(lathe_gemm_q8_rows_bytes(m, k, blocks.block));
+            lathe_gemm_q8_prepare(&u.kernels, &u.product, &(struct lathe_team){.count = 1}, prepared);
+            const enum lathe_activation activation = u.product.epilogue.activation;
             u.count = 1;
+            u.product.prepared = prepared;
+            u.product.epilogue.activation = LATHE_ACT_NONE;
+            double alone = bench_best(run_layer, &u);
+            u.product.prepared = NULL;
+            u.product.epilogue.activation = activation;
             double warm = bench_best(run_layer, &u);
             u.count = total / u.stride;
             double t = bench_best(run_layer, &u);
-            printf("  %4zu x %4zu x %4zu%s warm %8.1f us %5.1f %%   stream %8.1f us %5.1f %% %7.0f GOPS %6.1f GB/s of "
-                   "weights\n",
-                   m, k, n, n > k ? " gelu" : "     ", warm * 1e6, 100 * work / warm / peak, t * 1e6,
-                   100 * work / t / peak, 2 * work / t / 1e9, (double)(k * n) / t / 1e9);
+            printf("  %4zu x %4zu x %4zu  product %8.1f us %5.1f %%   quantized%s, warm %8.1f us %5.1f %%   stream "
+                   "%8.1f us "
+                   "%5.1f %% %7.0f GOPS %6.1f GB/s of weights\n",
+                   m, k, n, alone * 1e6, 100 * work / alone / peak, n > k ? ", gelu" : "", warm * 1e6,
+                   100 * work / warm / peak, t * 1e6, 100 * work / t / peak, 2 * work / t / 1e9,
+                   (double)(k * n) / t / 1e9);
+            free(prepared);
             for (unsigned i = 0; i < bench_run.threads; i++)
                 free(u.scratch[i]);
             free(x);
