@@ -39,7 +39,10 @@ static const struct step steps[] = {
     /* Norms and activations first: their patterns are closed, and the products around them are not part of them. */
     {"fuse_layernorm", false},
     {"fuse_activation", false},
-    /* Products with constants become linear, which tells them from the products inside attention. */
+    /* Convolutions of one position are linear layers of tokens behind a transpose; what it cancels with goes, ... */
+    {"lower_conv", false},
+    {"drop_no_ops", false},
+    /* ... and other products with constants become linear, which tells them from the products inside attention. */
     {"fuse_linear", false},
     /* Biases move into them, where no view stands between: a linear with its bias is what fuse_qkv can join. */
     {"fuse_epilogue", false},
@@ -291,10 +294,12 @@ static bool serves_qkv(const struct lathe_graph *g, lathe_node_id n) {
     return false;
 }
 
-/* Takes one query a sequence to the rows that are its keys (absorb_projections). */
+/* Takes one query a sequence to the rows that are its keys (absorb_projections): a group a head, which share keys. */
 static bool absorbs_keys(const struct lathe_graph *g, lathe_node_id n) {
     lathe_node_id user = lathe_value_only_use(g, g->nodes[n].out[0]);
-    return attr_int(g, n, LATHE_ATTR_GROUP) > 0 && user != LATHE_NONE && g->nodes[user].op == LATHE_OP_ATTENTION_ROWS;
+    return attr_int(g, n, LATHE_ATTR_GROUP) > 0 && user != LATHE_NONE && g->nodes[user].op == LATHE_OP_ATTENTION_ROWS &&
+           g->nodes[user].in[0] == g->nodes[n].out[0] && attr_int(g, user, LATHE_ATTR_KV_HEADS) == 1 &&
+           attr_int(g, user, LATHE_ATTR_HEADS) == attr_int(g, n, LATHE_ATTR_GROUP);
 }
 
 /* The kinds that a node counts under, as bits. */

@@ -67,7 +67,8 @@ static bool find_part(struct lathe_graph *g, lathe_value_id v, struct part *out)
     lathe_value_id w = input_of(g, n, 1), bias = input_of(g, n, 2);
     struct lathe_attrs attrs = attrs_of(g, n);
     if (input_of(g, n, 3) != LATHE_NONE || lathe_attr_int(&attrs, LATHE_ATTR_ACTIVATION, 0) != 0 ||
-        !lathe_match_is_matrix(g, w) || lathe_value_at(g, w)->rank != 2 || lathe_value_at(g, v)->dtype != LATHE_F32)
+        lathe_attr_int(&attrs, LATHE_ATTR_GROUP, 1) != 1 || !lathe_match_is_matrix(g, w) ||
+        lathe_value_at(g, w)->rank != 2 || lathe_value_at(g, v)->dtype != LATHE_F32)
         return false;
     if (bias != LATHE_NONE) {
         if (out->add != LATHE_NONE || !is_bias(g, bias, out->columns))

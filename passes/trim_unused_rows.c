@@ -197,6 +197,7 @@ static bool split_product(struct trimming *t, lathe_node_id n) {
     rest = columns - width;
     if (q_at != 0 || k_at < width || v_at < width || rest <= 0 || k_at + kv_heads * d > columns ||
         v_at + kv_heads * dv > columns || lathe_attr_int(&own, LATHE_ATTR_ACTIVATION, 0) ||
+        lathe_attr_int(&own, LATHE_ATTR_GROUP, 1) != 1 ||
         (g->nodes[linear].n_in > 3 && g->nodes[linear].in[3] != LATHE_NONE))
         return false;
     lathe_value_id x = g->nodes[linear].in[0];

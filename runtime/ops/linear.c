@@ -42,14 +42,13 @@ size_t lathe_scratch_linear(const struct lathe_op_call *call) {
     return lathe_gemm_f32_scratch((size_t)s.m, (size_t)(s.n / s.groups), (size_t)s.k, s.packing == PACKING_F32_N16);
 }
 
-/* The thread's groups, each a product of its own. `whole`: of all columns, at the first of x. */
+/* The groups, each a product of its own. `whole`: of all columns, at the first of x. */
 static __attribute__((cold)) void run_groups(const struct lathe_op_call *call, const struct linear_shape *s,
                                              const struct lathe_gemm_f32 *whole) {
-    const struct lathe_team one = {.count = 1};
     struct lathe_gemm_f32 p = *whole;
     int64_t begin, end;
     p.n = whole->n / (size_t)s->groups;
-    lathe_team_split(&call->team, s->groups, 1, &begin, &end);
+    const struct lathe_team team = lathe_split_groups(&call->team, s->groups, &begin, &end);
     for (size_t g = (size_t)begin; g < (size_t)end; g++) {
         size_t at = g * p.n;
         p.a = whole->a + g * p.k;
@@ -60,7 +59,7 @@ static __attribute__((cold)) void run_groups(const struct lathe_op_call *call, c
         p.c = whole->c + at;
         p.epilogue.bias = whole->epilogue.bias ? whole->epilogue.bias + at : NULL;
         p.epilogue.residual = whole->epilogue.residual ? whole->epilogue.residual + at : NULL;
-        lathe_gemm_f32_team(call->kernels, &p, &one, call->scratch);
+        lathe_gemm_f32_team(call->kernels, &p, &team, call->scratch);
     }
 }
 

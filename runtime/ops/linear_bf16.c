@@ -58,14 +58,13 @@ size_t lathe_scratch_linear_bf16(const struct lathe_op_call *call) {
     return lathe_gemm_bf16_scratch(call->kernels, p.m, p.n / (size_t)groups, p.k, p.panels != NULL || !p.w);
 }
 
-/* The thread's groups, each a product of its own. */
+/* The groups, each a product of its own. */
 static __attribute__((cold)) void run_groups(const struct lathe_op_call *call, int64_t groups,
                                              const struct lathe_gemm_bf16 *whole) {
-    const struct lathe_team one = {.count = 1};
     struct lathe_gemm_bf16 p = *whole;
     int64_t begin, end;
     p.n = whole->n / (size_t)groups;
-    lathe_team_split(&call->team, groups, 1, &begin, &end);
+    const struct lathe_team team = lathe_split_groups(&call->team, groups, &begin, &end);
     for (size_t g = (size_t)begin; g < (size_t)end; g++) {
         size_t at = g * p.n;
         p.x = whole->x + g * p.k;
@@ -76,7 +75,7 @@ static __attribute__((cold)) void run_groups(const struct lathe_op_call *call, i
         p.y = whole->y + at;
         p.epilogue.bias = whole->epilogue.bias ? whole->epilogue.bias + at : NULL;
         p.epilogue.residual = whole->epilogue.residual ? whole->epilogue.residual + at : NULL;
-        lathe_gemm_bf16_team(call->kernels, &p, &one, call->scratch);
+        lathe_gemm_bf16_team(call->kernels, &p, &team, call->scratch);
     }
 }
 

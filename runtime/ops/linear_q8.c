@@ -108,17 +108,16 @@ void lathe_prepare_linear_q8(const struct lathe_op_call *call) {
     lathe_gemm_q8_prepare(call->kernels, &p.gemm, &call->team, call->prepared);
 }
 
-/* The thread's groups, each a product of its own. */
+/* The groups, each a product of its own. */
 static __attribute__((cold)) void run_groups(const struct lathe_op_call *call, int64_t groups,
                                              const struct lathe_gemm_q8 *whole) {
-    const struct lathe_team one = {.count = 1};
     struct lathe_gemm_q8 p = *whole;
     int64_t begin, end;
     p.n = whole->n / (size_t)groups;
     p.prepared = NULL;
     p.heads = NULL;
     p.turn = p.turns = 0;
-    lathe_team_split(&call->team, groups, 1, &begin, &end);
+    const struct lathe_team team = lathe_split_groups(&call->team, groups, &begin, &end);
     for (size_t g = (size_t)begin; g < (size_t)end; g++) {
         size_t at = g * p.n;
         p.x = whole->x + g * p.k;
@@ -131,7 +130,7 @@ static __attribute__((cold)) void run_groups(const struct lathe_op_call *call, i
         p.epilogue.w_sum = whole->epilogue.w_sum + at;
         p.epilogue.bias = whole->epilogue.bias ? whole->epilogue.bias + at : NULL;
         p.epilogue.residual = whole->epilogue.residual ? whole->epilogue.residual + at : NULL;
-        lathe_gemm_q8_team(call->kernels, &p, &one, call->scratch);
+        lathe_gemm_q8_team(call->kernels, &p, &team, call->scratch);
     }
 }
 

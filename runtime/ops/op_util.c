@@ -323,6 +323,16 @@ bool lathe_indices_at(const struct lathe_op_call *call, const struct lathe_tenso
     return true;
 }
 
+struct lathe_team lathe_split_groups(const struct lathe_team *team, int64_t groups, int64_t *begin, int64_t *end) {
+    if (groups % team->count == 0 || groups / 4 >= team->count) {
+        lathe_team_split(team, groups, 1, begin, end);
+        return (struct lathe_team){.count = 1};
+    }
+    *begin = 0;
+    *end = groups;
+    return *team;
+}
+
 int64_t lathe_linear_groups(const struct lathe_op_call *call, int64_t width, int64_t n, bool packed) {
     int64_t groups = lathe_attr_int(&call->attrs, LATHE_ATTR_GROUP, 1), unit = packed ? 16 : 1;
     if (groups == 1)

@@ -104,6 +104,9 @@ static inline struct lathe_tensor *lathe_result(const struct lathe_op_call *call
 /* `group` of a linear operator on x [.., width] with n columns: group g of the columns of w reads group g of those of
  * x. 1 where it is absent, 0 where it does not divide them (packed: into whole panels). */
 int64_t lathe_linear_groups(const struct lathe_op_call *call, int64_t width, int64_t n, bool packed);
+/* Which of those groups [*begin, *end) the calling thread multiplies, with the team that is returned: its own alone
+ * where they can be shared out evenly, else all of them together with the others. */
+struct lathe_team lathe_split_groups(const struct lathe_team *team, int64_t groups, int64_t *begin, int64_t *end);
 /* The refusal of a dtype that the operator does not have. */
 enum lathe_status lathe_no_dtype(const struct lathe_op_call *call, const char *op, enum lathe_dtype dtype);
 /* The refusal of shapes that do not fit each other (the compiler has checked them: a fault there, or of the artifact).
