@@ -67,6 +67,8 @@ static const struct step steps[] = {
     {"drop_dead_nodes", false},
     /* Packing needs to see every operator that mixes tokens in its final form. */
     {"pack_rows", false},
+    /* Nothing is matched behind gathers any more: the copies around them go. */
+    {"shorten_gathers", false},
     {"drop_no_ops", false},
     {"merge_equal_nodes", false},
     /* The readers of single tokens are one each now, so what only they need is seen. */

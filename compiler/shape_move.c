@@ -195,7 +195,12 @@ enum lathe_status lathe_shape_gather_elements(struct shape_ctx *c) {
     uint32_t count;
     bool known;
     LATHE_TRY(check_indices(c, 1, data.d[axis], ints, &count, &known));
-    lathe_shape_set_like(c, 0, lathe_shape_value(c, 0)->dtype, lathe_shape_in(c, 1));
+    for (int i = 0; i < rank && lathe_shape_attr_int(c, LATHE_ATTR_MODE, 0) == 1; i++) {
+        int64_t one;
+        if (i != axis && lathe_dim_is_const(c->g->dims, index.d[i], &one) && one == 1)
+            index.d[i] = data.d[i];
+    }
+    lathe_shape_set(c, 0, lathe_shape_value(c, 0)->dtype, &index);
     return LATHE_OK;
 }
 

@@ -191,8 +191,13 @@ static bool step_gather_elements(struct lathe_element_view *view, const struct l
     if (axis < 0 || axis >= e->rank || out->rank != e->rank)
         return false;
     index.value = node->in[1];
-    for (int i = 0; i < e->rank; i++)
+    bool stretched = lathe_attr_int(&attrs, LATHE_ATTR_MODE, 0) == 1;
+    for (int i = 0; i < e->rank; i++) {
+        int64_t one;
         out->at[i] = e->at[i];
+        if (stretched && i != axis && lathe_value_dim_is(view->graph, index.value, i, &one) && one == 1)
+            lathe_index_const(&view->space, number(view, 0), &index.at[i]);
+    }
     return lathe_value_at(view->graph, index.value)->rank == e->rank &&
            gathered_index(view, &index, depth, &out->at[axis]);
 }

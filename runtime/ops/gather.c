@@ -94,30 +94,40 @@ enum lathe_status lathe_run_gather(const struct lathe_op_call *call) {
     return LATHE_OK;
 }
 
-/* out[i][j][k] = x[i][index[i][j][k]][k] for axis 1; the other axes of the indices may be shorter than those of x. */
+/* out[i][j][k] = x[i][index[i][j][k]][k] for axis 1; the other axes of the indices may be shorter than those of x. With
+ * `mode` 1 those of size 1 serve all of x there. */
 enum lathe_status lathe_run_gather_elements(const struct lathe_op_call *call) {
     const struct lathe_tensor *x = call->in[0], *indices = call->in[1];
     struct lathe_tensor *y = call->out[0];
     int64_t axis = lathe_attr_int(&call->attrs, LATHE_ATTR_AXIS, 0), total = lathe_tensor_count(y);
     size_t bytes = lathe_dtype_bytes(x->dtype);
     if (axis < 0 || axis >= x->rank || x->rank != indices->rank || x->rank != y->rank ||
-        bytes != lathe_dtype_bytes(y->dtype) || total != lathe_tensor_count(indices))
+        bytes != lathe_dtype_bytes(y->dtype) || !lathe_dtype_is_integer(indices->dtype))
         return lathe_bad_shape(call, "gather_elements");
-    for (unsigned i = 0; i < x->rank; i++)
-        if (i != axis && indices->dims[i] > x->dims[i])
-            return lathe_bad_shape(call, "gather_elements");
-    int64_t strides[LATHE_MAX_RANK], begin, end, last = x->rank - 1;
+    bool stretched = lathe_attr_int(&call->attrs, LATHE_ATTR_MODE, 0) == 1;
+    int64_t strides[LATHE_MAX_RANK], index_strides[LATHE_MAX_RANK], begin, end, last = x->rank - 1;
     lathe_strides_of(x, strides);
+    lathe_strides_of(indices, index_strides);
+    for (int64_t i = 0; i <= last; i++) {
+        bool is_one = stretched && i != axis && indices->dims[i] == 1;
+        if ((i != axis && y->dims[i] > x->dims[i]) || (!is_one && y->dims[i] != indices->dims[i]))
+            return lathe_bad_shape(call, "gather_elements");
+        index_strides[i] = is_one ? 0 : index_strides[i];
+    }
     lathe_team_split(&call->team, total, LATHE_GRAIN, &begin, &end);
     for (int64_t i = begin, n; i < end; i += n) {
         int64_t index[LATHE_CHUNK], at = i % y->dims[last], rest = i / y->dims[last], from = axis == last ? 0 : at;
+        int64_t first = at * index_strides[last];
         n = smaller(smaller(y->dims[last] - at, end - i), LATHE_CHUNK);
-        if (!lathe_indices_at(call, indices, i, n, x->dims[axis], index))
-            return LATHE_INVALID;
         for (int64_t k = last; k-- > 0;) {
             from += k == axis ? 0 : rest % y->dims[k] * strides[k];
+            first += rest % y->dims[k] * index_strides[k];
             rest /= y->dims[k];
         }
+        if (!lathe_indices_at(call, indices, first, index_strides[last] ? n : 1, x->dims[axis], index))
+            return LATHE_INVALID;
+        for (int64_t k = 1; !index_strides[last] && k < n; k++)
+            index[k] = index[0];
         pick((uint8_t *)y->data + (size_t)i * bytes, (const uint8_t *)x->data + (size_t)from * bytes, index, n,
              strides[axis], axis != last, bytes);
     }

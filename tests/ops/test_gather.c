@@ -1,5 +1,6 @@
 /* gather and gather_elements on shapes that cases.txt has no room for, against loops over single elements: more indices
- * than a chunk, runs in order, every size of element, 1 to 3 threads; an index outside is found wherever it is. */
+ * than a chunk, runs in order, every size of element, indices for all of an axis, 1 to 3 threads; an index outside is
+ * found wherever it is. */
 #include "ops.h"
 #include "ops_enums.h"
 #include "tensor.h"
@@ -55,12 +56,14 @@ static void put(struct lathe_tensor *t, int64_t i, int64_t value) {
 }
 
 static enum lathe_status run(lathe_op_fn fn, const struct lathe_tensor *x, const struct lathe_tensor *indices,
-                             struct lathe_tensor *y, int64_t axis, unsigned threads, struct lathe_diag *diag) {
-    struct lathe_attr attr = {.key = LATHE_ATTR_AXIS, .type = LATHE_ATTR_INT, .i = axis};
+                             struct lathe_tensor *y, int64_t axis, int64_t mode, unsigned threads,
+                             struct lathe_diag *diag) {
+    struct lathe_attr attrs[2] = {{.key = LATHE_ATTR_AXIS, .type = LATHE_ATTR_INT, .i = axis},
+                                  {.key = LATHE_ATTR_MODE, .type = LATHE_ATTR_INT, .i = mode}};
     const struct lathe_tensor *in[2] = {x, indices};
     enum lathe_status worst = LATHE_OK;
     for (unsigned t = 0; t < threads; t++) {
-        struct lathe_op_call call = {.attrs = {&attr, 1},
+        struct lathe_op_call call = {.attrs = {attrs, 2},
                                      .in = in,
                                      .out = &y,
                                      .n_in = 2,
@@ -75,16 +78,16 @@ static enum lathe_status run(lathe_op_fn fn, const struct lathe_tensor *x, const
 
 /* Right once, and once more with one index outside. */
 static void check(lathe_op_fn fn, const struct lathe_tensor *x, struct lathe_tensor *indices, struct lathe_tensor *y,
-                  const struct lathe_tensor *want, int64_t axis) {
+                  const struct lathe_tensor *want, int64_t axis, int64_t mode) {
     unsigned threads = 1 + (unsigned)below(3);
     size_t bytes = (size_t)lathe_tensor_count(y) * lathe_dtype_bytes(y->dtype);
     struct lathe_diag diag;
     lathe_diag_reset(&diag);
-    assert_int_equal(run(fn, x, indices, y, axis, threads, &diag), LATHE_OK);
+    assert_int_equal(run(fn, x, indices, y, axis, mode, threads, &diag), LATHE_OK);
     assert_memory_equal(y->data, want->data, bytes);
     int64_t size = x->dims[axis];
     put(indices, below(lathe_tensor_count(indices)), below(2) ? size : -size - 1);
-    assert_int_equal(run(fn, x, indices, y, axis, threads, &diag), LATHE_INVALID);
+    assert_int_equal(run(fn, x, indices, y, axis, mode, threads, &diag), LATHE_INVALID);
     assert_int_equal(diag.message, LATHE_MSG_INDEX_RANGE);
 }
 
@@ -104,7 +107,7 @@ static void test_gather(void **state) {
             for (int64_t i = 0; i < out[1]; i++)
                 memcpy((uint8_t *)want.data + (size_t)(o * out[1] + i) * run,
                        (const uint8_t *)x.data + (size_t)(o * dims[1] + index_of(&indices, i, dims[1])) * run, run);
-        check(lathe_run_gather, &x, &indices, &y, &want, 1);
+        check(lathe_run_gather, &x, &indices, &y, &want, 1, 0);
         free(x.data);
         free(indices.data);
         free(y.data);
@@ -118,19 +121,27 @@ static void test_gather_elements(void **state) {
     for (seed = 1; seed < 400; seed++) {
         const uint64_t own = seed;
         const int64_t dims[3] = {1 + below(6), 1 + below(9), 1 + below(600)}, axis = below(3);
-        int64_t shape[3];
-        for (int k = 0; k < 3; k++)
-            shape[k] = 1 + below(k == axis ? dims[k] * 2 : dims[k]);
-        struct lathe_tensor x = tensor_new(dtypes[below(4)], 3, dims), indices = indices_new(3, shape, dims[axis]);
+        int64_t shape[3], given[3], mode = below(2);
+        for (int k = 0; k < 3; k++) {
+            shape[k] = given[k] = 1 + below(k == axis ? dims[k] * 2 : dims[k]);
+            if (mode && k != axis && (given[k] == 1 || below(2))) { /* one index for all of x along this axis */
+                given[k] = 1;
+                shape[k] = dims[k];
+            }
+        }
+        struct lathe_tensor x = tensor_new(dtypes[below(4)], 3, dims), indices = indices_new(3, given, dims[axis]);
         struct lathe_tensor y = tensor_new(x.dtype, 3, shape), want = tensor_new(x.dtype, 3, shape);
         size_t bytes = lathe_dtype_bytes(x.dtype);
         for (int64_t i = 0, n = lathe_tensor_count(&y); i < n; i++) {
             int64_t at[3] = {i / shape[2] / shape[1], i / shape[2] % shape[1], i % shape[2]};
-            at[axis] = index_of(&indices, i, dims[axis]);
+            int64_t place = 0;
+            for (int k = 0; k < 3; k++)
+                place = place * given[k] + (given[k] == 1 ? 0 : at[k]);
+            at[axis] = index_of(&indices, place, dims[axis]);
             memcpy((uint8_t *)want.data + (size_t)i * bytes,
                    (const uint8_t *)x.data + (size_t)((at[0] * dims[1] + at[1]) * dims[2] + at[2]) * bytes, bytes);
         }
-        check(lathe_run_gather_elements, &x, &indices, &y, &want, axis);
+        check(lathe_run_gather_elements, &x, &indices, &y, &want, axis, mode);
         free(x.data);
         free(indices.data);
         free(y.data);

@@ -1,0 +1,145 @@
+/* shorten_gathers: which copies around gather_elements go, which must stay, and that the numbers are the same. */
+#include "graph_run.h"
+#include "pass.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* Distances of positions, 0 to 6, as indices [1, 1, s, s]; scores of positions [b, 2, s, 7] of x and a constant. */
+#define INPUTS                                                                                                         \
+    "input %x : f32[b, 2, s, 4]\n"                                                                                     \
+    "const %three : i64[] = {3}\nconst %zero : i64[] = {0}\nconst %six : i64[] = {6}\n"                                \
+    "const %table : f32[1, 2, 7, 4] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6, 7, 8, " \
+    "-9, 1, 2, 3, 4, 5, 6, 7, 8, 9, -1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6, -7, 2, 3, 4, 5}\n"                   \
+    "%p : i64[s] = range() {start=0, delta=1}\n%r : i64[s, 1] = reshape(%p)\n%d : i64[s, s] = sub(%r, %p)\n"           \
+    "%c : i64[s, s] = add(%d, %three)\n%l : i64[s, s] = clip(%c, %zero, %six)\n%i : i64[1, 1, s, s] = reshape(%l)\n"
+#define WIDE   "%w : i64[b, 2, s, s] = expand(%i)\n"
+#define SCORES "%t : f32[1, 2, 4, 7] = transpose(%table) {perm=[0, 1, 3, 2]}\n%m : f32[b, 2, s, 7] = matmul(%x, %t)\n"
+#define PICKED "%g : f32[b, 2, s, s] = gather_elements(%m, %w) {axis=3}\n"
+#define TURNED "%y : f32[b, 2, s, s] = transpose(%g) {perm=[0, 1, 3, 2]}\n"
+#define EIGHT  "const %eight : f32[] = {8}\n"
+#define OUT    "output %y as \"y\"\n"
+#define EXPAND LATHE_OP_EXPAND
+#define TURN   LATHE_OP_TRANSPOSE
+
+static const struct {
+    const char *name, *text;
+    struct {
+        enum lathe_op op;
+        unsigned before, after;
+    } counts[3];
+} rows[] = {
+    {"indices expanded over batch and heads",
+     INPUTS WIDE SCORES "%y : f32[b, 2, s, s] = gather_elements(%m, %w) {axis=3}\n" OUT,
+     {{EXPAND, 1, 0}}},
+    {"for two gathers",
+     INPUTS WIDE SCORES PICKED "%h : f32[b, 2, s, s] = gather_elements(%m, %w) {axis=3}\n"
+                               "%y : f32[b, 2, s, s] = add(%g, %h)\n" OUT,
+     {{EXPAND, 1, 0}}},
+    {"indices expanded to less than what is gathered from stay",
+     INPUTS "%w : i64[1, 2, s, s] = expand(%i)\ninput %z : f32[5, 2, s, 7]\n"
+            "%y : f32[1, 2, s, s] = gather_elements(%z, %w) {axis=3}\n" OUT,
+     {{EXPAND, 1, 1}}},
+    {"so do those expanded along the axis of the gather",
+     INPUTS "%n : i64[1, 1, s, 1] = reshape(%p)\nconst %one : i64[] = {1}\n%q : i64[1, 1, s, 1] = min(%n, %one)\n"
+            "%w : i64[b, 2, s, 4] = expand(%q)\n%y : f32[b, 2, s, 4] = gather_elements(%x, %w) {axis=3}\n" OUT,
+     {{EXPAND, 1, 1}}},
+    {"a transpose behind it turns the product and the indices", /* the table's transpose is a flag of the product */
+     INPUTS WIDE SCORES PICKED TURNED OUT,
+     {{EXPAND, 1, 0}, {TURN, 2, 1}, {LATHE_OP_MATMUL, 1, 1}}},
+    {"not when the gather has another reader",
+     INPUTS WIDE SCORES PICKED "%u : f32[b, 2, s, s] = transpose(%g) {perm=[0, 1, 3, 2]}\n"
+                               "%y : f32[b, 2, s, s] = add(%u, %g)\n" OUT,
+     {{EXPAND, 1, 0}, {TURN, 2, 2}}},
+    {"not when heads move too",
+     INPUTS WIDE SCORES PICKED "%y : f32[b, s, 2, s] = transpose(%g) {perm=[0, 2, 1, 3]}\n" OUT,
+     {{EXPAND, 1, 0}, {TURN, 2, 2}}},
+    {"a scale behind gather and transpose goes into the table",
+     INPUTS WIDE SCORES PICKED "%u : f32[b, 2, s, s] = transpose(%g) {perm=[0, 1, 3, 2]}\n" EIGHT
+                               "%y : f32[b, 2, s, s] = div(%u, %eight)\noutput %y as \"raw\"\n"
+                               "%v : f32[b, 2, s, s] = neg(%y)\noutput %v as \"y\"\n",
+     {{LATHE_OP_DIV, 1, 1}, {TURN, 2, 1}}}, /* an output keeps its own value */
+    {"and once more",
+     INPUTS WIDE SCORES PICKED "%u : f32[b, 2, s, s] = transpose(%g) {perm=[0, 1, 3, 2]}\n" EIGHT
+                               "%v : f32[b, 2, s, s] = div(%u, %eight)\n%y : f32[b, 2, s, s] = neg(%v)\n" OUT,
+     {{LATHE_OP_DIV, 1, 0}, {TURN, 2, 1}}},
+    {"but not when the table is read elsewhere",
+     INPUTS WIDE SCORES PICKED EIGHT "%v : f32[b, 2, s, s] = mul(%g, %eight)\n"
+                                     "%k : f32[1, 2, 7, 4] = neg(%table)\noutput %k as \"k\"\n"
+                                     "%y : f32[b, 2, s, s] = neg(%v)\n" OUT,
+     {{LATHE_OP_MUL, 1, 1}}},
+    {"a scale behind views of a linear layer goes into its weight and bias",
+     "input %x : f32[b, s, 4]\nconst %w : f32[4, 6] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, "
+     "4, 5, -6}\nconst %bias : f32[6] = {1, 2, 3, 4, 5, 6}\n%l : f32[b, s, 6] = linear(%x, %w, %bias)\n"
+     "%r : f32[b, s, 2, 3] = reshape(%l)\n%t : f32[b, 2, s, 3] = transpose(%r) {perm=[0, 2, 1, 3]}\n"
+     "const %f : f32[] = {0.3}\n%v : f32[b, 2, s, 3] = mul(%t, %f)\n%y : f32[b, 2, s, 3] = neg(%v)\n" OUT,
+     {{LATHE_OP_MUL, 1, 0}}},
+    {"not through an activation",
+     "input %x : f32[b, s, 2]\nconst %w : f32[2, 2] = {1, 2, 3, 4}\n%l : f32[b, s, 2] = linear(%x, %w) {activation=1}\n"
+     "const %f : f32[] = {0.3}\n%v : f32[b, s, 2] = mul(%l, %f)\n%y : f32[b, s, 2] = neg(%v)\n" OUT,
+     {{LATHE_OP_MUL, 1, 1}}},
+    {"not through a residual",
+     "input %x : f32[b, s, 2]\nconst %w : f32[2, 2] = {1, 2, 3, 4}\n%l : f32[b, s, 2] = linear(%x, %w, _, %x)\n"
+     "const %f : f32[] = {0.3}\n%v : f32[b, s, 2] = mul(%l, %f)\n%y : f32[b, s, 2] = neg(%v)\n" OUT,
+     {{LATHE_OP_MUL, 1, 1}}},
+};
+
+static struct lathe_graph *graph_of(size_t i) {
+    static struct lathe_diag diag;
+    struct lathe_graph *g = NULL;
+    lathe_diag_reset(&diag);
+    if (lathe_graph_parse(rows[i].text, &g, &diag) != LATHE_OK)
+        fail_msg("%s: %s\n%s", rows[i].name, diag.text, rows[i].text);
+    return g;
+}
+
+static unsigned count_of(const struct lathe_graph *g, enum lathe_op op) {
+    unsigned count = 0;
+    LATHE_FOR_NODES(g, n)
+    count += g->nodes[n].op == op;
+    return count;
+}
+
+static void copies(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        static struct lathe_diag diag;
+        struct lathe_graph *g = graph_of(i), *source = graph_of(i);
+        struct lathe_pass_options options = {0};
+        struct lathe_pass_ctx ctx = {.graph = g, .options = &options, .scratch = lathe_arena_new(), .diag = &diag};
+        lathe_diag_reset(&diag);
+        assert_int_equal(lathe_pass_by_name("shorten_gathers")->run(&ctx), LATHE_OK);
+        if (lathe_graph_check(g, &diag) != LATHE_OK)
+            fail_msg("%s: %s", rows[i].name, diag.text);
+        for (size_t k = 0; k < sizeof rows[i].counts / sizeof *rows[i].counts && rows[i].counts[k].before; k++) {
+            enum lathe_op op = rows[i].counts[k].op;
+            if (count_of(source, op) != rows[i].counts[k].before || count_of(g, op) != rows[i].counts[k].after)
+                fail_msg("%s: %s %u -> %u, expected %u -> %u", rows[i].name, lathe_op_info(op)->name,
+                         count_of(source, op), count_of(g, op), rows[i].counts[k].before, rows[i].counts[k].after);
+        }
+        static const int64_t symbols[32] = {2, 9};
+        int64_t count, same;
+        float *want = graph_run_output(source, symbols, rows[i].name, &count);
+        float *got = graph_run_output(g, symbols, rows[i].name, &same);
+        assert_int_equal(count, same);
+        for (int64_t k = 0; k < count; k++)
+            if (!(fabsf(want[k] - got[k]) < 2e-5f)) /* scaled before the sums */
+                fail_msg("%s: %g instead of %g", rows[i].name, (double)got[k], (double)want[k]);
+        free(want);
+        free(got);
+        lathe_arena_free(&ctx.scratch);
+        lathe_graph_free(&g);
+        lathe_graph_free(&source);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(copies)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
