@@ -1,18 +1,25 @@
 /* Convolution of one to three spatial axes, in groups.
  *
  * f32, groups of few output channels (depthwise convolution): each line of the output is a sum of runs of the input,
- * one a tap, as they lie there (taps_f32). A line is cut where taps begin or end to lie inside the input. f32, other
- * groups: blocks of output positions become panels of 16 columns [taps x channels][16] (the positions beside each other
- * as the output has them), and the weights, row-major as they are, multiply them: no image of all windows is ever
- * stored. Other float types take the plain loops in double. */
+ * one a tap, as they lie there (taps_f32). A line is cut where taps begin or end to lie inside the input.
+ *
+ * f32, other groups: blocks of output positions become panels of 16 columns [taps x channels][16] (the positions beside
+ * each other as the output has them), and the weights, row-major as they are, multiply them: no image of all windows is
+ * ever stored.
+ *
+ * Other float types take the plain loops in double. */
 #include "op_util.h"
 #include "ops.h"
 #include "panel_gemm.h"
 #include "window.h"
 
-#define BLOCK   64   /* output positions a block, a multiple of 16 */
-#define FEW_OUT 4    /* output channels of a group that the panels would not pay for */
-#define RUN     4096 /* output positions of a line that are one piece of work */
+#include <string.h>
+
+#define LEAST_BLOCK 64        /* output positions of a block, a multiple of 16: at least so many, ... */
+#define MOST_BLOCK  256       /* ... at most so many, ... */
+#define BLOCK_SIZE  (1 << 17) /* ... and between them with windows of so many numbers: half of a second cache */
+#define FEW_OUT     4         /* output channels of a group that the panels would not pay for */
+#define RUN         4096      /* output positions of a line that are one piece of work */
 
 struct conv {
     const struct lathe_tensor *x, *w, *bias;
@@ -68,6 +75,12 @@ static bool conv_init(struct conv *c, const struct lathe_op_call *call) {
            (!c->bias || lathe_tensor_count(c->bias) == c->w->dims[0]);
 }
 
+/* Weights are packed for each block again, so it is as long as its windows allow. */
+static int64_t most_positions(int64_t k) {
+    int64_t fit = k > 0 ? BLOCK_SIZE / k / 16 * 16 : MOST_BLOCK;
+    return fit < LEAST_BLOCK ? LEAST_BLOCK : fit > MOST_BLOCK ? MOST_BLOCK : fit;
+}
+
 static bool is_direct(const struct conv *c, const struct lathe_kernels *kernels) {
     return c->out_channels <= FEW_OUT && c->window.stride[2] == 1 && kernels && kernels->taps_f32;
 }
@@ -79,7 +92,8 @@ size_t lathe_scratch_conv(const struct lathe_op_call *call) {
     if (!conv_init(&c, call) || c.x->dtype != LATHE_F32)
         return 0;
     pack = lathe_panel_gemm_scratch(c.k);
-    return pack && lathe_mul_size((size_t)c.k, BLOCK * sizeof(float), &panels) && lathe_add_size(panels, pack, &panels)
+    return pack && lathe_mul_size((size_t)c.k, (size_t)most_positions(c.k) * sizeof(float), &panels) &&
+                   lathe_add_size(panels, pack, &panels)
                ? panels
                : 0;
 }
@@ -160,57 +174,94 @@ static void run_direct(const struct lathe_op_call *call, const struct conv *c) {
     }
 }
 
+/* Row t of the panels at columns [j, j + n): elements at, at + stride, .. of a line, zeros outside of it. line NULL: it
+ * lies outside itself. */
+static void fill_run(const struct lathe_window *w, const float *line, int64_t at, int64_t n, int64_t k, int64_t j,
+                     float *row) {
+    int64_t stride = w->stride[2], size = w->in[2];
+    bool inside = line && at >= 0 && at + (n - 1) * stride < size;
+    for (int64_t end = j + n, some; j < end; j += some, at += some * stride) {
+        float *out = row + j / 16 * k * 16 + j % 16;
+        some = 16 - j % 16 < end - j ? 16 - j % 16 : end - j;
+        if (inside && stride == 1 && some == 16)
+            memcpy(out, line + at, 16 * sizeof *out);
+        else if (inside)
+            for (int64_t i = 0; i < some; i++)
+                out[i] = line[at + i * stride];
+        else
+            for (int64_t i = 0, v = at; i < some; i++, v += stride)
+                out[i] = line && v >= 0 && v < size ? line[v] : 0;
+    }
+}
+
 /* The windows of positions [first, first + n) as panels; positions past n are zero. */
 static void fill_panels(const struct conv *c, const float *x, int64_t first, int64_t n, float *out) {
     const struct lathe_window *w = &c->window;
-    int64_t padded = (n + 15) / 16 * 16;
-    for (int64_t j = 0; j < padded; j++) {
-        float *column = out + j / 16 * c->k * 16 + j % 16;
-        if (j >= n) {
-            for (int64_t t = 0; t < c->k; t++)
-                column[t * 16] = 0;
-            continue;
-        }
+    for (int64_t j = 0, some; j < n; j += some) { /* those of one line of the output */
         int64_t place[3];
         lathe_window_place(w, first + j, place);
-        for (int64_t channel = 0; channel < c->in_channels; channel++) {
-            const float *plane = x + channel * w->in_plane;
+        some = w->out[2] - place[2] < n - j ? w->out[2] - place[2] : n - j;
+        float *row = out;
+        for (int64_t channel = 0; channel < c->in_channels; channel++)
             for (int64_t a = 0; a < w->kernel[0]; a++) {
                 int64_t d = lathe_window_at(w, 0, place[0], a);
                 for (int64_t b = 0; b < w->kernel[1]; b++) {
                     int64_t h = lathe_window_at(w, 1, place[1], b);
                     bool inside = d >= 0 && d < w->in[0] && h >= 0 && h < w->in[1];
-                    const float *line = inside ? plane + (d * w->in[1] + h) * w->in[2] : NULL;
-                    for (int64_t e = 0; e < w->kernel[2]; e++, column += 16) {
-                        int64_t v = lathe_window_at(w, 2, place[2], e);
-                        *column = inside && v >= 0 && v < w->in[2] ? line[v] : 0;
-                    }
+                    const float *line = inside ? x + channel * w->in_plane + (d * w->in[1] + h) * w->in[2] : NULL;
+                    for (int64_t e = 0; e < w->kernel[2]; e++, row += 16)
+                        fill_run(w, line, lathe_window_at(w, 2, place[2], e), some, c->k, j, row);
                 }
             }
-        }
     }
+    float *last = out + n / 16 * c->k * 16 + n % 16;
+    for (int64_t t = 0; n % 16 && t < c->k; t++)
+        memset(last + t * 16, 0, (size_t)(16 - n % 16) * sizeof *out);
+}
+
+/* A piece of work: some output channels of a group for a block of positions. */
+struct pieces {
+    int64_t width, blocks; /* positions of a block; blocks of a plane */
+    int64_t height, parts; /* output channels of a part; parts of a group */
+};
+
+static struct pieces cut_planes(const struct lathe_op_call *call, const struct conv *c) {
+    int64_t most = most_positions(c->k), planes = c->x->dims[0] * c->groups;
+    int64_t tile = call->kernels && call->kernels->gemm_f32.fn ? call->kernels->gemm_f32.mr : 4;
+    struct pieces p = {.blocks = (c->window.out_plane + most - 1) / most, .parts = 1};
+    p.width = ((c->window.out_plane + p.blocks - 1) / p.blocks + 15) / 16 * 16;
+    p.blocks = (c->window.out_plane + p.width - 1) / p.width;
+    int64_t tiles = (c->out_channels + tile - 1) / tile, wanted = 2 * (int64_t)call->team.count;
+    if (call->team.count > 1 && planes * p.blocks < wanted)
+        p.parts = (wanted + planes * p.blocks - 1) / (planes * p.blocks);
+    p.height = (tiles + p.parts - 1) / p.parts * tile;
+    p.parts = (c->out_channels + p.height - 1) / p.height;
+    return p;
 }
 
 static void run_panels(const struct lathe_op_call *call, const struct conv *c) {
     const struct lathe_window *w = &c->window;
-    int64_t blocks = (w->out_plane + BLOCK - 1) / BLOCK, begin, end;
+    const struct pieces cut = cut_planes(call, c);
+    int64_t begin, end, filled = -1;
     float *panels = call->scratch;
-    void *pack = (uint8_t *)call->scratch + (size_t)c->k * BLOCK * sizeof(float);
+    void *pack = (uint8_t *)call->scratch + (size_t)(c->k * most_positions(c->k)) * sizeof(float);
     const float *bias = c->bias ? c->bias->data : NULL;
-    lathe_team_split(&call->team, c->x->dims[0] * c->groups * blocks, 1, &begin, &end);
+    lathe_team_split(&call->team, c->x->dims[0] * c->groups * cut.blocks * cut.parts, 1, &begin, &end);
     for (int64_t item = begin; item < end; item++) {
-        int64_t first = item % blocks * BLOCK, group = item / blocks % c->groups, n = w->out_plane - first;
-        int64_t image = item / blocks; /* image and group together: both tensors have them in this order */
-        if (n > BLOCK)
-            n = BLOCK;
-        fill_panels(c, (const float *)c->x->data + image * c->in_channels * w->in_plane, first, n, panels);
-        float *y = (float *)c->y->data + image * c->out_channels * w->out_plane + first;
-        lathe_panel_gemm(call->kernels, c->out_channels, n, c->k,
-                         (const float *)c->w->data + group * c->out_channels * c->k, c->k, panels, NULL, y,
-                         w->out_plane, pack);
-        for (int64_t m = 0; bias && m < c->out_channels; m++)
+        int64_t block = item / cut.parts, top = item % cut.parts * cut.height, first = block % cut.blocks * cut.width;
+        int64_t image = block / cut.blocks; /* image and group together: both tensors have them in this order */
+        int64_t n = w->out_plane - first < cut.width ? w->out_plane - first : cut.width;
+        int64_t rows = c->out_channels - top < cut.height ? c->out_channels - top : cut.height;
+        if (block != filled)
+            fill_panels(c, (const float *)c->x->data + image * c->in_channels * w->in_plane, first, n, panels);
+        filled = block;
+        int64_t channel = image % c->groups * c->out_channels + top;
+        float *y = (float *)c->y->data + (image * c->out_channels + top) * w->out_plane + first;
+        lathe_panel_gemm(call->kernels, rows, n, c->k, (const float *)c->w->data + channel * c->k, c->k, panels, NULL,
+                         y, w->out_plane, pack);
+        for (int64_t m = 0; bias && m < rows; m++)
             for (int64_t j = 0; j < n; j++)
-                y[m * w->out_plane + j] += bias[group * c->out_channels + m];
+                y[m * w->out_plane + j] += bias[channel + m];
     }
 }
 
