@@ -16,7 +16,9 @@
 #include <math.h>
 #include <stdio.h>
 
-#define MIN_HEAD 8 /* with fewer columns a score costs more to exponentiate than to compute */
+#define MAX_DEPTH 16
+#define MAX_SCALE 1e3 /* a larger one makes masks */
+#define MIN_HEAD  8   /* with fewer columns a score costs more to exponentiate than to compute */
 
 /* Does v depend on what the inputs hold, and not on their shapes alone? */
 static bool reads_input(struct lathe_pass_ctx *ctx, lathe_value_id v) {
@@ -46,6 +48,49 @@ static bool reads_input(struct lathe_pass_ctx *ctx, lathe_value_id v) {
     return false;
 }
 
+/* Are these scores of products, in which no number stands for a masked key? Sums, scaled ones and moves of them are,
+ * and a selection that is the same for all keys: it takes whole queries. `key`: the axis of keys of v, the last one,
+ * has not moved. */
+static bool is_of_products(struct lathe_graph *g, lathe_value_id v, bool key, int depth) {
+    double number;
+    int64_t size;
+    lathe_value_id x;
+    lathe_node_id n = v == LATHE_NONE ? LATHE_NONE : g->values[v].producer;
+    if (n == LATHE_NONE || depth == 0)
+        return false;
+    const struct lathe_node *node = &g->nodes[n];
+    struct lathe_attrs attrs = lathe_node_attrs(g, n);
+    switch (node->op) {
+    case LATHE_OP_MATMUL: /* (masks of queries and keys are multiplied over an axis of 1) */
+        return lathe_value_dim_is(g, node->in[0], lathe_attr_int(&attrs, LATHE_ATTR_TRANS_A, 0) ? -2 : -1, &size) &&
+               size >= MIN_HEAD;
+    case LATHE_OP_LINEAR:
+    case LATHE_OP_LINEAR_Q8:
+        return true;
+    case LATHE_OP_ADD:
+    case LATHE_OP_SUB:
+        return is_of_products(g, node->in[0], key, depth - 1) && is_of_products(g, node->in[1], key, depth - 1);
+    case LATHE_OP_MUL:
+    case LATHE_OP_DIV:
+        return lathe_match_scaled(g, n, &x, &number) && fabs(number) <= MAX_SCALE &&
+               is_of_products(g, x, key, depth - 1);
+    case LATHE_OP_TRANSPOSE:
+    case LATHE_OP_SLICE:
+        return is_of_products(g, node->in[0], false, depth - 1);
+    case LATHE_OP_RESHAPE:
+        return is_of_products(
+            g, node->in[0],
+            key && lathe_match_dim_equal(g, lathe_value_dim(g, v, -1), lathe_value_dim(g, node->in[0], -1)), depth - 1);
+    case LATHE_OP_GATHER_ELEMENTS:
+        return is_of_products(g, node->in[0], false, depth - 1);
+    case LATHE_OP_WHERE:
+        return key && lathe_value_dim_is(g, node->in[0], -1, &size) && size == 1 &&
+               lathe_match_number(g, node->in[2], &number) && is_of_products(g, node->in[1], key, depth - 1);
+    default:
+        return false;
+    }
+}
+
 static const char *not_in_integers(struct lathe_pass_ctx *ctx, lathe_node_id n) {
     const struct lathe_node *node = &ctx->graph->nodes[n];
     struct lathe_attrs attrs = lathe_node_attrs(ctx->graph, n);
@@ -55,7 +100,8 @@ static const char *not_in_integers(struct lathe_pass_ctx *ctx, lathe_node_id n) 
         return "its scores go through a soft cap";
     if (!(lathe_attr_float(&attrs, LATHE_ATTR_SCALE, 1.0) > 0.0))
         return "its scores are scaled by no positive number";
-    if (reads_input(ctx, node->n_in > 4 ? node->in[4] : LATHE_NONE))
+    lathe_value_id mask = node->n_in > 4 ? node->in[4] : LATHE_NONE;
+    if (reads_input(ctx, mask) && !is_of_products(ctx->graph, mask, true, MAX_DEPTH))
         return "its mask is computed from the inputs: masked keys would have a part in the ranges";
     return NULL;
 }

@@ -25,10 +25,13 @@ struct attention_case {
     const char *report;   /* a word of it */
 };
 
-#define X        "input %x : f32[batch, seq, 96]\n"
-#define OUT      "output %y as \"y\"\n"
-#define HEADS    "{heads=2, head_dim=16, k_offset=32, v_offset=64"
-#define RESULT   "%y : f32[batch, seq, 32] = attention"
+#define X      "input %x : f32[batch, seq, 96]\n"
+#define OUT    "output %y as \"y\"\n"
+#define HEADS  "{heads=2, head_dim=16, k_offset=32, v_offset=64"
+#define RESULT "%y : f32[batch, seq, 32] = attention"
+#define PRODUCTS                                                                                                       \
+    "%p : f32[batch, seq, seq] = matmul(%x, %x) {trans_b=1}\nconst %f : f32[] = {0.02}\n"                              \
+    "%s : f32[batch, seq, seq] = mul(%p, %f)\n%m : f32[batch, 1, seq, seq] = reshape(%s)\n"
 #define POSITION "%p : i64[seq] = range() {start=0, delta=1}\n"
 
 static const struct attention_case in_integers[] = {
@@ -45,6 +48,27 @@ static const struct attention_case in_integers[] = {
      X POSITION "%f : f32[seq] = cast(%p) {to=1}\n" RESULT "(%x, %x, %x, _, %f) " HEADS "}\n" OUT, VNNI, NULL, 1,
      "u8 keys a column"},
     {"a mask that is data", X "input %m : f32[batch, 1, seq, seq]\n" RESULT "(%x, %x, %x, _, %m) " HEADS "}\n" OUT,
+     VNNI, NULL, 0, "computed from the inputs"},
+    {"a bias of products", X PRODUCTS RESULT "(%x, %x, %x, _, %m) " HEADS "}\n" OUT, VNNI, NULL, 1, "u8 keys a column"},
+    {"with masked queries",
+     X PRODUCTS
+     "input %i : i64[batch, 1, seq, 1]\n%k : bool[batch, 1, seq, 1] = cast(%i) {to=9}\nconst %no : f32[] = {-1e9}\n"
+     "%w : f32[batch, 1, seq, seq] = where(%k, %m, %no)\n" RESULT "(%x, %x, %x, _, %w) " HEADS "}\n" OUT,
+     VNNI, NULL, 1, "u8 keys a column"},
+    {"with masked keys",
+     X PRODUCTS
+     "input %i : i64[batch, 1, 1, seq]\n%k : bool[batch, 1, 1, seq] = cast(%i) {to=9}\nconst %no : f32[] = {-1e9}\n"
+     "%w : f32[batch, 1, seq, seq] = where(%k, %m, %no)\n" RESULT "(%x, %x, %x, _, %w) " HEADS "}\n" OUT,
+     VNNI, NULL, 0, "computed from the inputs"},
+    {"with keys that were queries before a transpose",
+     X PRODUCTS
+     "input %i : i64[batch, 1, seq, 1]\n%k : bool[batch, 1, seq, 1] = cast(%i) {to=9}\nconst %no : f32[] = {-1e9}\n"
+     "%w : f32[batch, 1, seq, seq] = where(%k, %m, %no)\n"
+     "%u : f32[batch, 1, seq, seq] = transpose(%w) {perm=[0, 1, 3, 2]}\n" RESULT "(%x, %x, %x, _, %u) " HEADS "}\n" OUT,
+     VNNI, NULL, 0, "computed from the inputs"},
+    {"a mask made of a product",
+     X "input %k : f32[batch, seq, 1]\n%p : f32[batch, seq, seq] = matmul(%k, %k) {trans_b=1}\n"
+       "%m : f32[batch, 1, seq, seq] = reshape(%p)\n" RESULT "(%x, %x, %x, _, %m) " HEADS "}\n" OUT,
      VNNI, NULL, 0, "computed from the inputs"},
     {"a soft cap", X RESULT "(%x, %x, %x) " HEADS ", softcap=30.0}\n" OUT, VNNI, NULL, 0, "soft cap"},
     {"a negative scale", X RESULT "(%x, %x, %x) " HEADS ", scale=-1.0}\n" OUT, VNNI, NULL, 0, "no positive number"},
