@@ -1,7 +1,8 @@
 /* Convolution of one to three spatial axes, in groups.
  *
  * f32, groups of few output channels (depthwise convolution): each line of the output is a sum of runs of the input,
- * one a tap, as they lie there (taps_f32). A line is cut where taps begin or end to lie inside the input.
+ * one a tap, as they lie there (taps_f32). A long line is cut where taps begin or end to lie inside the input; the
+ * lines of a small plane are copied with their padding first, which also brings together what a stride takes apart.
  *
  * f32, other groups: blocks of output positions become panels of 16 columns [taps x channels][16] (the positions beside
  * each other as the output has them), and the weights, row-major as they are, multiply them: no image of all windows is
@@ -20,12 +21,19 @@
 #define BLOCK_SIZE  (1 << 17) /* ... and between them with windows of so many numbers: half of a second cache */
 #define FEW_OUT     4         /* output channels of a group that the panels would not pay for */
 #define RUN         4096      /* output positions of a line that are one piece of work */
+#define LONG_LINE   1024      /* output positions of a line of which the ends count for little */
+
+enum way { WAY_PANELS, WAY_RUNS, WAY_COPIED };
 
 struct conv {
     const struct lathe_tensor *x, *w, *bias;
     struct lathe_tensor *y;
     struct lathe_window window;
     int64_t groups, in_channels, out_channels, k; /* channels of a group; k = in_channels * taps */
+    enum way way;
+    /* WAY_COPIED: an input line holds its elements by their place modulo the stride, so many each, padding included;
+     * numbers of all lines of a group */
+    int64_t phase, copied;
 };
 
 /* An axis along which nothing but whole lines is moved becomes part of the one before it: where the last kernel length
@@ -57,6 +65,26 @@ static void merge_axes(struct lathe_window *w) {
     }
 }
 
+/* Whether one channel at a time pays, and how its input is read. */
+static void choose_way(struct conv *c) {
+    const struct lathe_window *w = &c->window;
+    int64_t span = (w->out[2] - 1) * w->stride[2] + (w->kernel[2] - 1) * w->dilation[2]; /* first to last tap */
+    bool padded = w->before[2] > 0 || span - w->before[2] >= w->in[2];
+    c->way = WAY_PANELS;
+    c->phase = c->copied = 0;
+    if (c->out_channels > FEW_OUT || w->out[2] < 1)
+        return;
+    if (w->stride[2] == 1)
+        c->way = WAY_RUNS;
+    if (w->stride[2] == 1 && (!padded || w->out[2] >= LONG_LINE))
+        return;
+    c->phase = span / w->stride[2] + 1;
+    if (lathe_mul_i64(c->phase, w->stride[2], &c->copied) && lathe_mul_i64(c->copied, w->in[0], &c->copied) &&
+        lathe_mul_i64(c->copied, w->in[1], &c->copied) && lathe_mul_i64(c->copied, c->in_channels, &c->copied) &&
+        c->copied <= BLOCK_SIZE)
+        c->way = WAY_COPIED;
+}
+
 static bool conv_init(struct conv *c, const struct lathe_op_call *call) {
     c->x = call->in[0];
     c->w = call->in[1];
@@ -70,6 +98,7 @@ static bool conv_init(struct conv *c, const struct lathe_op_call *call) {
     merge_axes(&c->window);
     c->in_channels = c->w->dims[1];
     c->out_channels = c->w->dims[0] / c->groups;
+    choose_way(c);
     return c->x->dims[1] == c->in_channels * c->groups && c->y->dims[1] == c->w->dims[0] &&
            c->y->dims[0] == c->x->dims[0] && lathe_mul_i64(c->in_channels, c->window.taps, &c->k) &&
            (!c->bias || lathe_tensor_count(c->bias) == c->w->dims[0]);
@@ -81,39 +110,67 @@ static int64_t most_positions(int64_t k) {
     return fit < LEAST_BLOCK ? LEAST_BLOCK : fit > MOST_BLOCK ? MOST_BLOCK : fit;
 }
 
-static bool is_direct(const struct conv *c, const struct lathe_kernels *kernels) {
-    return c->out_channels <= FEW_OUT && c->window.stride[2] == 1 && kernels && kernels->taps_f32;
+/* Two places a weight, of run_direct. */
+static size_t places_bytes(const struct conv *c) {
+    return ((size_t)c->k * 2 * sizeof(int64_t) + 63) / 64 * 64;
 }
 
-/* Enough for run_direct as well: two places a line of weights. */
+/* Without a kernel all convolutions take the panels, which are more than those places. */
 size_t lathe_scratch_conv(const struct lathe_op_call *call) {
     struct conv c;
     size_t panels, pack;
     if (!conv_init(&c, call) || c.x->dtype != LATHE_F32)
         return 0;
     pack = lathe_panel_gemm_scratch(c.k);
-    return pack && lathe_mul_size((size_t)c.k, (size_t)most_positions(c.k) * sizeof(float), &panels) &&
-                   lathe_add_size(panels, pack, &panels)
-               ? panels
-               : 0;
+    if (!pack || !lathe_mul_size((size_t)c.k, (size_t)most_positions(c.k) * sizeof(float), &panels) ||
+        !lathe_add_size(panels, pack, &panels))
+        return 0;
+    size_t copied = c.way == WAY_COPIED ? places_bytes(&c) + (size_t)c.copied * sizeof(float) : 0;
+    return panels > copied ? panels : copied;
 }
 
 /* The lines of input and weights that meet in one line of the output: those taps of the axes before the last that lie
- * inside. Places in the input of a group, and in the weights of an output channel. */
+ * inside, each tap of the last alone where its stride parts them. Places in the input of a group, and in the weights of
+ * an output channel. */
 static size_t find_lines(const struct conv *c, const int64_t place[3], int64_t *x_at, int64_t *w_at) {
     const struct lathe_window *w = &c->window;
+    int64_t stride = w->stride[2], line = c->way == WAY_COPIED ? c->phase * stride : w->in[2], weight = 0;
     size_t n = 0;
-    int64_t weight = 0;
     for (int64_t channel = 0; channel < c->in_channels; channel++)
         for (int64_t a = 0; a < w->kernel[0]; a++)
             for (int64_t b = 0; b < w->kernel[1]; b++, weight += w->kernel[2]) {
                 int64_t d = lathe_window_at(w, 0, place[0], a), h = lathe_window_at(w, 1, place[1], b);
                 if (d < 0 || d >= w->in[0] || h < 0 || h >= w->in[1])
                     continue;
-                x_at[n] = channel * w->in_plane + (d * w->in[1] + h) * w->in[2];
-                w_at[n++] = weight;
+                int64_t first = ((channel * w->in[0] + d) * w->in[1] + h) * line;
+                for (int64_t e = 0; e < (stride > 1 ? w->kernel[2] : 1); e++) {
+                    int64_t tap = e * w->dilation[2];
+                    x_at[n] = first + tap % stride * c->phase + tap / stride;
+                    w_at[n++] = weight + e;
+                }
             }
     return n;
+}
+
+/* The input lines of a group with their padding, see struct conv. */
+static void copy_lines(const struct conv *c, const float *x, float *out) {
+    const struct lathe_window *w = &c->window;
+    int64_t stride = w->stride[2];
+    for (int64_t l = 0; l < c->in_channels * w->in[0] * w->in[1]; l++, x += w->in[2])
+        for (int64_t r = 0; r < stride; r++, out += c->phase) {
+            /* places [begin, end) of the phase lie inside the line */
+            int64_t at = r - w->before[2], begin = at < 0 ? (stride - 1 - at) / stride : 0;
+            int64_t end = at < w->in[2] ? (w->in[2] - at + stride - 1) / stride : 0;
+            begin = begin < c->phase ? begin : c->phase;
+            end = end > c->phase ? c->phase : end > begin ? end : begin;
+            memset(out, 0, (size_t)begin * sizeof *out);
+            if (stride == 1 && end > begin)
+                memcpy(out + begin, x + begin + at, (size_t)(end - begin) * sizeof *out);
+            else
+                for (int64_t i = begin; i < end; i++)
+                    out[i] = x[i * stride + at];
+            memset(out + end, 0, (size_t)(c->phase - end) * sizeof *out);
+        }
 }
 
 /* Positions [from, to) of a line, in pieces for which the same taps lie inside; the last stride is 1. */
@@ -148,29 +205,42 @@ static void run_line(const struct conv *c, const struct lathe_kernels *kernels, 
 static void run_direct(const struct lathe_op_call *call, const struct conv *c) {
     const struct lathe_window *w = &c->window;
     int64_t channels = c->y->dims[1], lines = w->out[0] * w->out[1], runs = (w->out[2] + RUN - 1) / RUN, begin, end;
-    int64_t *x_at = call->scratch, *w_at = x_at + c->k / w->kernel[2];
+    int64_t *x_at = call->scratch, *w_at = x_at + c->k, known = -1, copied = -1;
+    float *copy = (float *)(void *)((char *)call->scratch + places_bytes(c));
     const float *bias = c->bias ? c->bias->data : NULL;
-    lathe_team_split(&call->team, c->x->dims[0] * channels * lines * runs, 1, &begin, &end);
-    int64_t known = -1;
     size_t count = 0;
+    lathe_team_split(&call->team, c->x->dims[0] * channels * lines * runs, 1, &begin, &end);
     for (int64_t item = begin; item < end; item++) {
         int64_t from = item % runs * RUN, at = item / runs % lines, plane = item / runs / lines;
         int64_t channel = plane % channels, to = from + RUN < w->out[2] ? from + RUN : w->out[2];
+        int64_t group = plane / c->out_channels; /* of all images */
+        const float *x = (const float *)c->x->data + group * c->in_channels * w->in_plane;
         if (at != known) {
             const int64_t place[3] = {at / w->out[1], at % w->out[1], 0};
             count = find_lines(c, place, x_at, w_at);
             known = at;
         }
-        const struct lathe_taps_f32 line = {.lines = count,
-                                            .x = (const float *)c->x->data +
-                                                 plane / c->out_channels * c->in_channels * w->in_plane,
-                                            .w = (const float *)c->w->data + channel * c->k,
-                                            .x_at = x_at,
-                                            .w_at = w_at,
-                                            .step = w->dilation[2],
-                                            .bias = bias ? bias[channel] : 0,
-                                            .y = (float *)c->y->data + plane * w->out_plane + at * w->out[2]};
-        run_line(c, call->kernels, from, to, &line);
+        if (c->way == WAY_COPIED && group != copied) {
+            copy_lines(c, x, copy);
+            copied = group;
+        }
+        struct lathe_taps_f32 line = {.lines = count,
+                                      .x = x,
+                                      .w = (const float *)c->w->data + channel * c->k,
+                                      .x_at = x_at,
+                                      .w_at = w_at,
+                                      .step = w->dilation[2],
+                                      .bias = bias ? bias[channel] : 0,
+                                      .y = (float *)c->y->data + plane * w->out_plane + at * w->out[2]};
+        if (c->way == WAY_RUNS) {
+            run_line(c, call->kernels, from, to, &line);
+            continue;
+        }
+        line.x = copy + from;
+        line.y += from;
+        line.n = (size_t)(to - from);
+        line.taps = w->stride[2] > 1 ? 1 : (size_t)w->kernel[2];
+        call->kernels->taps_f32(&line);
     }
 }
 
@@ -298,7 +368,7 @@ enum lathe_status lathe_run_conv(const struct lathe_op_call *call) {
     if (lathe_tensor_count(c.y) == 0)
         return LATHE_OK;
     if (c.x->dtype == LATHE_F32) {
-        if (is_direct(&c, call->kernels))
+        if (c.way != WAY_PANELS && call->kernels && call->kernels->taps_f32)
             run_direct(call, &c);
         else
             run_panels(call, &c);
