@@ -46,6 +46,8 @@ static const struct step steps[] = {
     {"fuse_linear", false},
     /* Biases move into them, where no view stands between: a linear with its bias is what fuse_qkv can join. */
     {"fuse_epilogue", false},
+    /* Rotary embedding on rows of linear layers, so that attention finds no transpose behind it. */
+    {"fuse_rotary", false},
     /* Attention next, from linear outputs to the linear that reads it; heads become column offsets, ... */
     {"fuse_attention", false},
     /* (what is still sliced is no projection that attention reads) */
@@ -277,6 +279,7 @@ enum {
     QKV,
     QUICK_GELU,
     RMSNORM,
+    ROTARY,
     SILU,
     SKIP_LAYERNORM,
     FUSIONS
@@ -327,6 +330,8 @@ static unsigned kinds_of(const struct lathe_graph *g, lathe_node_id n) {
         return 1u << GELU_TANH;
     case LATHE_OP_QUICK_GELU:
         return 1u << QUICK_GELU;
+    case LATHE_OP_ROTARY:
+        return 1u << ROTARY;
     case LATHE_OP_SILU:
         return 1u << SILU;
     case LATHE_OP_LINEAR:
@@ -386,6 +391,7 @@ static void report_fusions(const struct lathe_graph *g, const bool *was, uint32_
         [QKV] = {"qkv", 0},
         [QUICK_GELU] = {"quick_gelu", 0},
         [RMSNORM] = {"rmsnorm", 0},
+        [ROTARY] = {"rotary", 0},
         [SILU] = {"silu", 0},
         [SKIP_LAYERNORM] = {"skip_layernorm", 0},
     };

@@ -415,3 +415,21 @@ void lathe_match_make_into(struct lathe_graph *g, lathe_node_id n, enum lathe_op
     for (uint32_t i = 0; i < n_old; i++)
         lathe_match_drop_unused(g, old[i]);
 }
+
+void lathe_match_copy_attrs(struct lathe_graph *g, lathe_node_id from, lathe_node_id to) {
+    for (uint32_t i = 0; i < g->nodes[from].n_attrs; i++) {
+        const struct lathe_attr a = g->nodes[from].attrs[i];
+        if (a.type == LATHE_ATTR_INT)
+            lathe_node_set_int(g, to, a.key, a.i);
+        else if (a.type == LATHE_ATTR_FLOAT)
+            lathe_node_set_float(g, to, a.key, a.f);
+        else if (a.type == LATHE_ATTR_INTS)
+            lathe_node_set_ints(g, to, a.key, a.ints, a.count);
+        else if (a.type == LATHE_ATTR_DIMS && a.count <= LATHE_MAX_RANK) {
+            lathe_dim dims[LATHE_MAX_RANK];
+            for (uint32_t k = 0; k < a.count; k++)
+                dims[k] = (lathe_dim)a.ints[k];
+            lathe_node_set_dims(g, to, a.key, dims, a.count);
+        }
+    }
+}

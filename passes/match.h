@@ -64,6 +64,8 @@ lathe_value_id lathe_match_make_like(struct lathe_graph *g, lathe_node_id before
                                      const lathe_value_id *in, uint32_t n_in, lathe_value_id like);
 /* Removes the producer of v, and what only it used, when nothing uses v any more. v may be LATHE_NONE. */
 void lathe_match_drop_unused(struct lathe_graph *g, lathe_value_id v);
+/* Sets all attributes of `from` on `to`. */
+void lathe_match_copy_attrs(struct lathe_graph *g, lathe_node_id from, lathe_node_id to);
 /* True when v is computed before n runs (inputs and constants always are). */
 bool lathe_match_before(const struct lathe_graph *g, lathe_value_id v, lathe_node_id n);
 /* Turns n into another operator on these operands, drops all its attributes and what its old operands left unused. */

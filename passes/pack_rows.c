@@ -68,18 +68,6 @@ static void move_axes(struct lathe_graph *g, lathe_node_id n, struct lathe_row_l
 
 /* ---- operators whose packed form is another one */
 
-static void copy_attrs(struct lathe_graph *g, lathe_node_id from, lathe_node_id to) {
-    for (uint32_t i = 0; i < g->nodes[from].n_attrs; i++) {
-        const struct lathe_attr a = g->nodes[from].attrs[i];
-        if (a.type == LATHE_ATTR_INT)
-            lathe_node_set_int(g, to, a.key, a.i);
-        else if (a.type == LATHE_ATTR_FLOAT)
-            lathe_node_set_float(g, to, a.key, a.f);
-        else if (a.type == LATHE_ATTR_INTS)
-            lathe_node_set_ints(g, to, a.key, a.ints, a.count);
-    }
-}
-
 /* A convolution whose kernel is one position: the rows are the positions of one sequence. */
 static bool make_conv(struct lathe_packing *p, lathe_node_id n, lathe_value_id *in, uint32_t n_in) {
     struct lathe_graph *g = p->g;
@@ -98,7 +86,7 @@ static bool make_conv(struct lathe_packing *p, lathe_node_id n, lathe_value_id *
         in[0] == LATHE_NONE ? in[0] : lathe_graph_emit(g, n, LATHE_OP_CONV, name, in, n_in, y.dtype, 3, whole);
     if (conv == LATHE_NONE)
         return false;
-    copy_attrs(g, n, g->values[conv].producer);
+    lathe_match_copy_attrs(g, n, g->values[conv].producer);
     lathe_value_id back = lathe_match_make_reshape(p->ctx, n, conv, 2, columns);
     if (back == LATHE_NONE)
         return false;
@@ -108,8 +96,11 @@ static bool make_conv(struct lathe_packing *p, lathe_node_id n, lathe_value_id *
 }
 
 /* Rotary embedding of one sequence of all rows, whose positions are given. */
-static bool make_rotary(struct lathe_packing *p, lathe_node_id n, lathe_value_id *in, uint32_t n_in) {
+static bool make_rotary(struct lathe_packing *p, lathe_node_id n, const lathe_value_id *operands, uint32_t n_in) {
     struct lathe_graph *g = p->g;
+    lathe_value_id in[4] = {operands[0], operands[1], operands[2], n_in > 3 ? operands[3] : LATHE_NONE};
+    if (in[3] == LATHE_NONE && g->values[in[1]].rank == 2) /* a row a position: a table */
+        in[3] = lathe_packing_positions(p, n, 0);
     struct lathe_value x = g->values[in[0]];
     const char *name = g->nodes[n].name;
     lathe_dim dims[3] = {lathe_dim_const(g->dims, 1), p->rows, x.dims[1]};
@@ -121,7 +112,7 @@ static bool make_rotary(struct lathe_packing *p, lathe_node_id n, lathe_value_id
     }
     lathe_dim hidden = dims[2];
     in[0] = lathe_match_make_reshape(p->ctx, n, in[0], 3, dims);
-    bool table = n_in > 3 && in[3] != LATHE_NONE;
+    bool table = in[3] != LATHE_NONE;
     for (uint32_t i = table ? 3 : 1; i < (table ? 4u : 3u) && in[0] != LATHE_NONE; i++) {
         int rank = g->values[in[i]].rank;
         dims[2] = rank > 1 ? g->values[in[i]].dims[1] : dims[0];
@@ -130,11 +121,12 @@ static bool make_rotary(struct lathe_packing *p, lathe_node_id n, lathe_value_id
             return false;
     }
     dims[2] = hidden;
-    lathe_value_id made =
-        in[0] == LATHE_NONE ? in[0] : lathe_graph_emit(g, n, LATHE_OP_ROTARY, name, in, n_in, x.dtype, 3, dims);
+    lathe_value_id made = in[0] == LATHE_NONE
+                              ? in[0]
+                              : lathe_graph_emit(g, n, LATHE_OP_ROTARY, name, in, table ? 4 : 3, x.dtype, 3, dims);
     if (made == LATHE_NONE)
         return false;
-    copy_attrs(g, n, g->values[made].producer);
+    lathe_match_copy_attrs(g, n, g->values[made].producer);
     if (heads)
         lathe_node_set_int(g, g->values[made].producer, LATHE_ATTR_HEADS, heads);
     lathe_match_make_into(g, n, LATHE_OP_RESHAPE, &made, 1);

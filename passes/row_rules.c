@@ -100,6 +100,10 @@ static bool rotary_rule(const struct lathe_row_region *region, lathe_node_id n, 
     uint32_t first = table ? 3 : 1, last = table ? 4 : 3;
     if (out.batch != 0 || out.token != g->values[node->out[0]].rank - 2 || !needs_rows(region, n, 0, out, operands))
         return false;
+    if (!table && g->values[node->in[1]].rank == 2) { /* by position: its rows are a table */
+        operands[1].role = operands[2].role = LATHE_ROW_FREE;
+        return g->values[node->in[2]].rank == 2;
+    }
     for (uint32_t i = first; i < last; i++)
         if (!needs_rows(region, n, i, out, operands))
             return false;
