@@ -377,7 +377,9 @@ static bool fuse(struct lathe_pass_ctx *ctx, lathe_node_id sum) {
                         : "the halves of the cosine are not known to be equal";
         if (why)
             continue;
-        return rewrite(ctx, &r, axis, rank);
+        if (rewrite(ctx, &r, axis, rank))
+            return true;
+        why = "the number of heads is not known";
     }
     if (why)
         lathe_pass_missed(ctx, "rotary", sum, "%s", why);

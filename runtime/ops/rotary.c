@@ -4,7 +4,10 @@
 #include "op_util.h"
 #include "ops.h"
 
+#include <string.h>
+
 #define PAIRS 64 /* pairs that turn together */
+#define BLOCK 16 /* of a loop of known length */
 
 struct rotary {
     const struct lathe_tensor *x, *cos, *sin, *positions;
@@ -71,6 +74,42 @@ static bool table_row(const struct lathe_op_call *call, const struct rotary *r, 
     return true;
 }
 
+/* Pairs [0, n) at x and x2, to y and y2: loops of a known length, which compilers turn into vectors. */
+static void turn_halves(const float *restrict x, const float *restrict x2, const float *restrict c,
+                        const float *restrict s, float *restrict y, float *restrict y2, int64_t n) {
+    int64_t i = 0;
+    for (; i + BLOCK <= n; i += BLOCK)
+        for (int k = 0; k < BLOCK; k++) {
+            y[i + k] = c[i + k] * x[i + k] - s[i + k] * x2[i + k];
+            y2[i + k] = s[i + k] * x[i + k] + c[i + k] * x2[i + k];
+        }
+    for (; i < n; i++) {
+        y[i] = c[i] * x[i] - s[i] * x2[i];
+        y2[i] = s[i] * x[i] + c[i] * x2[i];
+    }
+}
+
+/* Pairs (2i, 2i + 1) for i of [0, n). */
+static void turn_neighbours(const float *restrict x, const float *restrict c, const float *restrict s,
+                            float *restrict y, int64_t n) {
+    int64_t i = 0;
+    for (; i + BLOCK <= n; i += BLOCK) {
+        float even[BLOCK], odd[BLOCK];
+        for (int k = 0; k < BLOCK; k++) {
+            even[k] = x[2 * (i + k)];
+            odd[k] = x[2 * (i + k) + 1];
+        }
+        for (int k = 0; k < BLOCK; k++) {
+            y[2 * (i + k)] = c[i + k] * even[k] - s[i + k] * odd[k];
+            y[2 * (i + k) + 1] = s[i + k] * even[k] + c[i + k] * odd[k];
+        }
+    }
+    for (; i < n; i++) {
+        y[2 * i] = c[i] * x[2 * i] - s[i] * x[2 * i + 1];
+        y[2 * i + 1] = s[i] * x[2 * i] + c[i] * x[2 * i + 1];
+    }
+}
+
 /* Pairs [i, i + n) of the head at `base`. */
 static void turn(const struct rotary *r, int64_t base, int64_t row, int64_t i, int64_t n) {
     float x[2 * PAIRS], y[2 * PAIRS], c[PAIRS], s[PAIRS];
@@ -78,21 +117,29 @@ static void turn(const struct rotary *r, int64_t base, int64_t row, int64_t i, i
     lathe_load_f32(r->sin, row * r->half + i, n, s);
     if (r->interleaved) {
         lathe_load_f32(r->x, base + 2 * i, 2 * n, x);
-        for (int64_t k = 0; k < n; k++) {
-            y[2 * k] = c[k] * x[2 * k] - s[k] * x[2 * k + 1];
-            y[2 * k + 1] = s[k] * x[2 * k] + c[k] * x[2 * k + 1];
-        }
+        turn_neighbours(x, c, s, y, n);
         lathe_store(r->y, base + 2 * i, 2 * n, LATHE_KIND_F32, y);
         return;
     }
     lathe_load_f32(r->x, base + i, n, x);
     lathe_load_f32(r->x, base + r->half + i, n, x + PAIRS);
-    for (int64_t k = 0; k < n; k++) {
-        y[k] = c[k] * x[k] - s[k] * x[k + PAIRS];
-        y[k + PAIRS] = s[k] * x[k] + c[k] * x[k + PAIRS];
-    }
+    turn_halves(x, x + PAIRS, c, s, y, y + PAIRS, n);
     lathe_store(r->y, base + i, n, LATHE_KIND_F32, y);
     lathe_store(r->y, base + r->half + i, n, LATHE_KIND_F32, y + PAIRS);
+}
+
+/* A head of f32 in place: nothing is converted. */
+static void turn_head_f32(const struct rotary *r, int64_t base, int64_t row) {
+    const float *x = (const float *)r->x->data + base;
+    const float *c = (const float *)r->cos->data + row * r->half, *s = (const float *)r->sin->data + row * r->half;
+    float *y = (float *)r->y->data + base;
+    int64_t turned = 2 * r->half;
+    if (r->interleaved)
+        turn_neighbours(x, c, s, y, r->half);
+    else
+        turn_halves(x, x + r->half, c, s, y, y + r->half, r->half);
+    if (turned < r->dim)
+        memcpy(y + turned, x + turned, (size_t)(r->dim - turned) * sizeof *y);
 }
 
 enum lathe_status lathe_run_rotary(const struct lathe_op_call *call) {
@@ -102,6 +149,7 @@ enum lathe_status lathe_run_rotary(const struct lathe_op_call *call) {
     if (!lathe_dtype_is_float(r.x->dtype) || r.x->dtype == LATHE_F64 || r.y->dtype != r.x->dtype ||
         !lathe_dtype_is_float(r.cos->dtype))
         return lathe_no_dtype(call, "rotary", r.x->dtype);
+    bool plain = r.x->dtype == LATHE_F32 && r.cos->dtype == LATHE_F32 && r.sin->dtype == LATHE_F32;
     int64_t begin, end;
     lathe_team_split(&call->team, r.batch * r.seq, 1, &begin, &end);
     for (int64_t token = begin; token < end; token++) {
@@ -110,6 +158,10 @@ enum lathe_status lathe_run_rotary(const struct lathe_op_call *call) {
             return LATHE_INVALID;
         for (int64_t h = 0; h < r.heads; h++) {
             int64_t head = r.token_major ? token * r.heads + h : (b * r.heads + h) * r.seq + s, base = head * r.dim;
+            if (plain) {
+                turn_head_f32(&r, base, row);
+                continue;
+            }
             for (int64_t i = 0; i < r.half; i += PAIRS)
                 turn(&r, base, row, i, r.half - i < PAIRS ? r.half - i : PAIRS);
             lathe_convert(r.x, r.y, base + 2 * r.half, r.dim - 2 * r.half);
