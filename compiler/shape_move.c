@@ -200,6 +200,12 @@ enum lathe_status lathe_shape_gather_elements(struct shape_ctx *c) {
         if (i != axis && lathe_dim_is_const(c->g->dims, index.d[i], &one) && one == 1)
             index.d[i] = data.d[i];
     }
+    if (c->g->nodes[c->n].n_in > 2 && lathe_shape_in(c, 2) != LATHE_NONE) {
+        struct shape_dims sum = index, added = lathe_shape_dims_of(c, lathe_shape_in(c, 2));
+        if (lathe_shape_value(c, 0)->dtype != LATHE_F32 || lathe_shape_value(c, 2)->dtype != LATHE_F32)
+            return lathe_shape_fail(c, LATHE_MSG_OPERAND_TYPE, "what is added must be f32, as the data");
+        LATHE_TRY(lathe_shape_broadcast(c, &sum, &added));
+    }
     lathe_shape_set(c, 0, lathe_shape_value(c, 0)->dtype, &index);
     return LATHE_OK;
 }

@@ -78,7 +78,7 @@ static bool gives_exact(const struct casts *c, lathe_node_id n) {
         enum lathe_dtype from = c->g->values[node->in[0]].dtype;
         return from == LATHE_BOOL || from == LATHE_BF16;
     }
-    if (!moves_only(node->op))
+    if (!moves_only(node->op) || (node->op == LATHE_OP_GATHER_ELEMENTS && node->n_in > 2)) /* a sum */
         return false;
     for (uint32_t i = 0; i < node->n_in; i++)
         if (is_f32(c->g, node->in[i]) && node->in[i] < c->value_count && !c->exact[node->in[i]])

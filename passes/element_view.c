@@ -192,6 +192,8 @@ static bool step_gather_elements(struct lathe_element_view *view, const struct l
         return false;
     index.value = node->in[1];
     bool stretched = lathe_attr_int(&attrs, LATHE_ATTR_MODE, 0) == 1;
+    if (node->n_in > 2)
+        return false;
     for (int i = 0; i < e->rank; i++) {
         int64_t one;
         out->at[i] = e->at[i];

@@ -48,6 +48,12 @@ static bool reads_input(struct lathe_pass_ctx *ctx, lathe_value_id v) {
     return false;
 }
 
+/* One number for all keys of a query. */
+static bool is_of_queries(const struct lathe_graph *g, lathe_value_id v) {
+    int64_t size;
+    return g->values[v].rank > 0 && lathe_value_dim_is(g, v, -1, &size) && size == 1;
+}
+
 /* Are these scores of products, in which no number stands for a masked key? Sums, scaled ones and moves of them are,
  * and a selection that is the same for all keys: it takes whole queries. `key`: the axis of keys of v, the last one,
  * has not moved. */
@@ -81,8 +87,10 @@ static bool is_of_products(struct lathe_graph *g, lathe_value_id v, bool key, in
         return is_of_products(
             g, node->in[0],
             key && lathe_match_dim_equal(g, lathe_value_dim(g, v, -1), lathe_value_dim(g, node->in[0], -1)), depth - 1);
-    case LATHE_OP_GATHER_ELEMENTS:
-        return is_of_products(g, node->in[0], false, depth - 1);
+    case LATHE_OP_GATHER_ELEMENTS: /* (what is added may be a selection of whole queries) */
+        return is_of_products(g, node->in[0], false, depth - 1) &&
+               (node->n_in < 3 || is_of_products(g, node->in[2], key, depth - 1) ||
+                (key && is_of_queries(g, node->in[2])));
     case LATHE_OP_WHERE:
         return key && lathe_value_dim_is(g, node->in[0], -1, &size) && size == 1 &&
                lathe_match_number(g, node->in[2], &number) && is_of_products(g, node->in[1], key, depth - 1);

@@ -146,6 +146,8 @@ static bool uniform(const struct lathe_graph *g, lathe_value_id v, int depth, in
     case LATHE_OP_GATHER: /* of a tensor filled with one number, whatever the index */
     case LATHE_OP_GATHER_ELEMENTS:
     case LATHE_OP_GATHER_ND:
+        if (node->n_in > 2) /* what is added */
+            return false;
         return uniform(g, node->in[0], depth - 1, number);
     case LATHE_OP_FILL:
         if (node->n_in < 2 || node->in[1] == LATHE_NONE) {

@@ -95,8 +95,40 @@ enum lathe_status lathe_run_gather(const struct lathe_op_call *call) {
     return LATHE_OK;
 }
 
+/* pick of floats, added to one operand or to its element: a loop of its own over the results would meet the stores of
+ * the first, since arenas place large tensors at equal offsets of a page. */
+static void pick_sum(float *to, const float *from, const int64_t *index, int64_t n, int64_t stride, int64_t step,
+                     const float *added, int64_t add_step) {
+    if (!add_step)
+        for (int64_t i = 0; i < n; i++)
+            to[i] = from[index[i] * stride + i * step] + added[0];
+    else if (stride == 1 && step == 0)
+        for (int64_t i = 0; i < n; i++)
+            to[i] = from[index[i]] + added[i];
+    else
+        for (int64_t i = 0; i < n; i++)
+            to[i] = from[index[i] * stride + i * step] + added[i];
+}
+
+/* Row-major strides of what is added, on the axes of y; 0 where it has one element for all. False: it does not fit. */
+static bool added_strides(const struct lathe_tensor *added, const struct lathe_tensor *y, int64_t *strides) {
+    int missing = y->rank - added->rank;
+    int64_t own[LATHE_MAX_RANK];
+    if (missing < 0 || added->dtype != LATHE_F32 || y->dtype != LATHE_F32)
+        return false;
+    lathe_strides_of(added, own);
+    for (int i = 0; i < y->rank; i++) {
+        int64_t size = i < missing ? 1 : added->dims[i - missing];
+        if (size != y->dims[i] && size != 1)
+            return false;
+        strides[i] = size == 1 ? 0 : own[i - missing];
+    }
+    return true;
+}
+
 /* out[i][j][k] = x[i][index[i][j][k]][k] for axis 1; the other axes of the indices may be shorter than those of x. With
- * `mode` 1 those of size 1 serve all of x there. */
+ * `mode` 1 those of size 1 serve all of x there. A third operand is
+ * added. */
 enum lathe_status lathe_run_gather_elements(const struct lathe_op_call *call) {
     const struct lathe_tensor *x = call->in[0], *indices = call->in[1];
     struct lathe_tensor *y = call->out[0];
@@ -118,6 +150,10 @@ enum lathe_status lathe_run_gather_elements(const struct lathe_op_call *call) {
         index_strides[i] = is_one ? 0 : index_strides[i];
         shared += is_one && shared == i; /* axes before all others that the indices have none of */
     }
+    const struct lathe_tensor *added = call->n_in > 2 ? call->in[2] : NULL;
+    int64_t add_strides[LATHE_MAX_RANK];
+    if (added && !added_strides(added, y, add_strides))
+        return lathe_bad_shape(call, "gather_elements");
     if (total == 0)
         return LATHE_OK;
     /* a chunk of indices serves all slices of the first axes; without such axes there is one slice, cut by threads */
@@ -143,8 +179,16 @@ enum lathe_status lathe_run_gather_elements(const struct lathe_op_call *call) {
                 index[k] = index[0];
             known = 1;
             int64_t skip = item - o * each - i, source = o * x_each + from + (axis == last ? 0 : skip);
-            pick((uint8_t *)y->data + (size_t)item * bytes, (const uint8_t *)x->data + (size_t)source * bytes,
-                 index + skip, past - item, strides[axis], axis != last, bytes);
+            if (!added) {
+                pick((uint8_t *)y->data + (size_t)item * bytes, (const uint8_t *)x->data + (size_t)source * bytes,
+                     index + skip, past - item, strides[axis], axis != last, bytes);
+                continue;
+            }
+            int64_t place = 0;
+            for (int64_t k = last, left = item; k >= 0; left /= y->dims[k--])
+                place += left % y->dims[k] * add_strides[k];
+            pick_sum((float *)y->data + item, (const float *)x->data + source, index + skip, past - item, strides[axis],
+                     axis != last, (const float *)added->data + place, add_strides[last]);
         }
     }
     return LATHE_OK;

@@ -1,6 +1,6 @@
 /* gather and gather_elements on shapes that cases.txt has no room for, against loops over single elements: more indices
- * than a chunk, runs in order, every size of element, indices for all of an axis, 1 to 3 threads; an index outside is
- * found wherever it is. */
+ * than a chunk, runs in order, every size of element, indices for all of an axis, sums, 1 to 3 threads; an index
+ * outside is found wherever it is. */
 #include "ops.h"
 #include "ops_enums.h"
 #include "tensor.h"
@@ -56,17 +56,17 @@ static void put(struct lathe_tensor *t, int64_t i, int64_t value) {
 }
 
 static enum lathe_status run(lathe_op_fn fn, const struct lathe_tensor *x, const struct lathe_tensor *indices,
-                             struct lathe_tensor *y, int64_t axis, int64_t mode, unsigned threads,
-                             struct lathe_diag *diag) {
+                             const struct lathe_tensor *added, struct lathe_tensor *y, int64_t axis, int64_t mode,
+                             unsigned threads, struct lathe_diag *diag) {
     struct lathe_attr attrs[2] = {{.key = LATHE_ATTR_AXIS, .type = LATHE_ATTR_INT, .i = axis},
                                   {.key = LATHE_ATTR_MODE, .type = LATHE_ATTR_INT, .i = mode}};
-    const struct lathe_tensor *in[2] = {x, indices};
+    const struct lathe_tensor *in[3] = {x, indices, added};
     enum lathe_status worst = LATHE_OK;
     for (unsigned t = 0; t < threads; t++) {
         struct lathe_op_call call = {.attrs = {attrs, 2},
                                      .in = in,
                                      .out = &y,
-                                     .n_in = 2,
+                                     .n_in = added ? 3 : 2,
                                      .n_out = 1,
                                      .team = {.index = t, .count = threads},
                                      .diag = diag};
@@ -77,17 +77,18 @@ static enum lathe_status run(lathe_op_fn fn, const struct lathe_tensor *x, const
 }
 
 /* Right once, and once more with one index outside. */
-static void check(lathe_op_fn fn, const struct lathe_tensor *x, struct lathe_tensor *indices, struct lathe_tensor *y,
-                  const struct lathe_tensor *want, int64_t axis, int64_t mode) {
+static void check(lathe_op_fn fn, const struct lathe_tensor *x, struct lathe_tensor *indices,
+                  const struct lathe_tensor *added, struct lathe_tensor *y, const struct lathe_tensor *want,
+                  int64_t axis, int64_t mode) {
     unsigned threads = 1 + (unsigned)below(3);
     size_t bytes = (size_t)lathe_tensor_count(y) * lathe_dtype_bytes(y->dtype);
     struct lathe_diag diag;
     lathe_diag_reset(&diag);
-    assert_int_equal(run(fn, x, indices, y, axis, mode, threads, &diag), LATHE_OK);
+    assert_int_equal(run(fn, x, indices, added, y, axis, mode, threads, &diag), LATHE_OK);
     assert_memory_equal(y->data, want->data, bytes);
     int64_t size = x->dims[axis];
     put(indices, below(lathe_tensor_count(indices)), below(2) ? size : -size - 1);
-    assert_int_equal(run(fn, x, indices, y, axis, mode, threads, &diag), LATHE_INVALID);
+    assert_int_equal(run(fn, x, indices, added, y, axis, mode, threads, &diag), LATHE_INVALID);
     assert_int_equal(diag.message, LATHE_MSG_INDEX_RANGE);
 }
 
@@ -107,7 +108,7 @@ static void test_gather(void **state) {
             for (int64_t i = 0; i < out[1]; i++)
                 memcpy((uint8_t *)want.data + (size_t)(o * out[1] + i) * run,
                        (const uint8_t *)x.data + (size_t)(o * dims[1] + index_of(&indices, i, dims[1])) * run, run);
-        check(lathe_run_gather, &x, &indices, &y, &want, 1, 0);
+        check(lathe_run_gather, &x, &indices, NULL, &y, &want, 1, 0);
         free(x.data);
         free(indices.data);
         free(y.data);
@@ -141,8 +142,30 @@ static void test_gather_elements(void **state) {
             memcpy((uint8_t *)want.data + (size_t)i * bytes,
                    (const uint8_t *)x.data + (size_t)((at[0] * dims[1] + at[1]) * dims[2] + at[2]) * bytes, bytes);
         }
-        check(lathe_run_gather_elements, &x, &indices, &y, &want, axis, mode);
+        /* what is added: numbers of all places or of some axes */
+        bool sums = x.dtype == LATHE_F32 && below(2);
+        int64_t of_added[3], first = below(3);
+        for (int k = 0; k < 3; k++)
+            of_added[k] = below(2) ? 1 : shape[k];
+        struct lathe_tensor added = tensor_new(LATHE_F32, 3 - (unsigned)first, of_added + first);
+        for (int64_t i = 0, n = lathe_tensor_count(&added); sums && i < n; i++)
+            ((float *)added.data)[i] = (float)below(100);
+        for (int64_t i = 0, n = lathe_tensor_count(&x); sums && i < n; i++)
+            ((float *)x.data)[i] = (float)below(100);
+        for (int64_t i = 0, n = lathe_tensor_count(&y); sums && i < n; i++) {
+            int64_t at[3] = {i / shape[2] / shape[1], i / shape[2] % shape[1], i % shape[2]}, place = 0, from = 0;
+            for (int k = 0; k < 3; k++) {
+                place = place * given[k] + (given[k] == 1 ? 0 : at[k]);
+                if (k >= first)
+                    from = from * of_added[k] + (of_added[k] == 1 ? 0 : at[k]);
+            }
+            at[axis] = index_of(&indices, place, dims[axis]);
+            ((float *)want.data)[i] = ((const float *)x.data)[(at[0] * dims[1] + at[1]) * dims[2] + at[2]] +
+                                      ((const float *)added.data)[from];
+        }
+        check(lathe_run_gather_elements, &x, &indices, sums ? &added : NULL, &y, &want, axis, mode);
         free(x.data);
+        free(added.data);
         free(indices.data);
         free(y.data);
         free(want.data);

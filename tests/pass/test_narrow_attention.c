@@ -66,6 +66,16 @@ static const struct attention_case in_integers[] = {
      "%w : f32[batch, 1, seq, seq] = where(%k, %m, %no)\n"
      "%u : f32[batch, 1, seq, seq] = transpose(%w) {perm=[0, 1, 3, 2]}\n" RESULT "(%x, %x, %x, _, %u) " HEADS "}\n" OUT,
      VNNI, NULL, 0, "computed from the inputs"},
+    {"with masked queries in the sum of a gather",
+     X PRODUCTS "input %i : i64[batch, 1, seq, seq]\ninput %k : f32[batch, 1, seq, 1]\n"
+                "%w : f32[batch, 1, seq, seq] = gather_elements(%m, %i, %k) {axis=3}\n" RESULT
+                "(%x, %x, %x, _, %w) " HEADS "}\n" OUT,
+     VNNI, NULL, 1, "u8 keys a column"},
+    {"with masked keys in it",
+     X PRODUCTS "input %i : i64[batch, 1, seq, seq]\ninput %k : f32[batch, 1, 1, seq]\n"
+                "%w : f32[batch, 1, seq, seq] = gather_elements(%m, %i, %k) {axis=3}\n" RESULT
+                "(%x, %x, %x, _, %w) " HEADS "}\n" OUT,
+     VNNI, NULL, 0, "computed from the inputs"},
     {"a mask made of a product",
      X "input %k : f32[batch, seq, 1]\n%p : f32[batch, seq, seq] = matmul(%k, %k) {trans_b=1}\n"
        "%m : f32[batch, 1, seq, seq] = reshape(%p)\n" RESULT "(%x, %x, %x, _, %m) " HEADS "}\n" OUT,
