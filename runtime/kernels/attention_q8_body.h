@@ -57,7 +57,7 @@
 
 struct aq8 {
     const struct lathe_attention_f32_args *args;
-    const int32_t *index; /* of the keys that take part, NULL: all */
+    const int32_t *index; /* of the keys that take part, NULL: the first */
     size_t keys;          /* how many do */
     size_t steps;         /* words of a key; d is padded to VN */
     size_t columns;       /* dv padded to VN */
@@ -512,6 +512,7 @@ static __attribute__((noinline)) void aq8_turn(const struct aq8 *s, size_t q0, s
     const struct lathe_attention_f32_args *args = s->args;
     vf x[VN];
     size_t n = s->keys - j < VN ? s->keys - j : VN;
+    LATHE_NO_UNROLL
     for (size_t r = 0; r < VN; r++) {
         size_t i = q0 + (r < count ? r : count - 1);
         const float *bias = args->bias ? args->bias + i * args->ldb : NULL;
@@ -519,6 +520,7 @@ static __attribute__((noinline)) void aq8_turn(const struct aq8 *s, size_t q0, s
         float line[VN];
         uint8_t bytes[VN] = {0};
         if (s->index) {
+            LATHE_NO_UNROLL
             for (size_t u = 0; u < n; u++) {
                 line[u] = bias ? bias[s->index[j + u]] : 0;
                 bytes[u] = !allow || allow[s->index[j + u]];
@@ -559,12 +561,14 @@ static __attribute__((noinline)) vi aq8_mask(const struct aq8 *s, const struct a
     float bounds[2][VN], added[VN * VN];
     vf none = v_set1(-__builtin_inff());
     vi top = lanes->top;
+    LATHE_NO_UNROLL
     for (size_t r = 0; r < VN; r++) {
         size_t i = q0 + (r < count ? r : count - 1);
         bounds[0][r] = args->first ? (float)args->first[i] : 0.0f;
         bounds[1][r] = args->last ? (float)args->last[i] : (float)args->nk;
     }
     vf low = v_load(bounds[0]), high = v_load(bounds[1]);
+    LATHE_NO_UNROLL
     for (size_t j = 0; j < item->n; j++) {
         int32_t *at = s->strip + (j * item->vectors + g) * VN;
         float *add = added + j % VN * VN;
@@ -585,6 +589,67 @@ static __attribute__((noinline)) vi aq8_mask(const struct aq8 *s, const struct a
         vi_store(at, score);
         top = vi_max(score, top);
     }
+    return top;
+}
+
+/* The same where all keys up to the last take part, with a bias for each: VN x VN of it turned in registers. What is
+ * not allowed, and what is behind the last key, becomes a bias of -inf. */
+static __attribute__((noinline)) vi aq8_bias(const struct aq8 *s, const struct aq8_item *item, size_t g) {
+    const struct lathe_attention_f32_args *args = s->args;
+    struct aq8_lanes *lanes = &item->lanes[g];
+    const size_t q0 = item->q0 + g * VN, count = aq8_count(item->count, g), stride = item->vectors * VN;
+    const float *bias[VN];
+    float numbers[VN], added[VN * VN];
+    LATHE_NO_UNROLL
+    for (size_t r = 0; r < VN; r++) {
+        bias[r] = args->bias + (q0 + (r < count ? r : count - 1)) * args->ldb + item->from;
+        numbers[r] = (float)r;
+    }
+    const vf none = v_set1(-__builtin_inff()), inf = v_set1(__builtin_inff()), nan = v_set1(__builtin_nanf("")),
+             unit = v_set1((float)(1 << (s->steep + LATHE_Q8_BIAS))), least = v_set1(-LATHE_Q8_FARTHEST),
+             most = v_set1(LATHE_Q8_FARTHEST), masked = vi_as_float(vi_set1(LATHE_Q8_NONE)), a = lanes->a;
+    vf odd = lanes->odd;
+    vi top = lanes->top;
+    int32_t *at = s->strip + g * VN;
+    for (size_t j = 0; j < item->n; j += VN, at += VN * stride) {
+        const size_t n = item->n - j < VN ? item->n - j : VN;
+        vf x[VN];
+        if (n == VN) {
+            LATHE_UNROLL
+            for (size_t r = 0; r < VN; r++) {
+                x[r] = v_load(bias[r] + j);
+                __builtin_prefetch(bias[r] + j + 64, 0, 3); /* of rows this far apart no hardware does */
+            }
+        } else {
+            const vm some = v_lt(v_load(numbers), v_set1((float)n));
+            LATHE_UNROLL
+            for (size_t r = 0; r < VN; r++)
+                x[r] = v_select(some, v_load_n(bias[r] + j, n), none);
+        }
+        if (args->allow)
+            LATHE_NO_UNROLL
+        for (size_t r = 0; r < VN; r++) {
+            const uint8_t *allow = args->allow + (q0 + (r < count ? r : count - 1)) * args->ld_allow + item->from + j;
+            uint8_t bytes[VN] = {0};
+            if (n < VN) /* nothing is read behind the row */
+                allow = memcpy(bytes, allow, n);
+            x[r] = v_select(v_bytes_set(allow), x[r], none);
+        }
+        v_transpose(x);
+        LATHE_UNROLL
+        for (size_t u = 0; u < VN; u++)
+            v_store(added + u * VN, x[u] * v_set1(LATHE_Q8_LOG2_E));
+        LATHE_NO_UNROLL
+        for (size_t u = 0; u < VN; u++) {
+            vf y = v_from_i32(vi_load(at + u * stride)) * a + v_load(added + u * VN);
+            vi score = vi_round(v_min(v_max(y * unit, least), most));
+            odd = v_select(v_lt(y, inf), odd, nan);
+            score = vi_bits(v_select(v_lt(none, y), vi_as_float(score), masked));
+            vi_store(at + u * stride, score);
+            top = vi_max(score, top);
+        }
+    }
+    lanes->odd = odd;
     return top;
 }
 
@@ -690,9 +755,10 @@ static void aq8_start(const struct aq8 *s, struct aq8_item *item, struct aq8_ite
         aq8_scores_1(s, item->from, to, tops, before);
     if (before->vectors)
         aq8_finish(s, before);
+    const bool dense = s->args->bias && !s->index && !s->args->first && !s->args->last;
     if (!s->plain)
         for (size_t g = 0; g < item->vectors; g++)
-            tops[g] = aq8_mask(s, item, g);
+            tops[g] = dense ? aq8_bias(s, item, g) : aq8_mask(s, item, g);
     for (size_t g = 0; g < item->vectors; g++) {
         struct aq8_lanes *lanes = &item->lanes[g];
         vi old = lanes->top;
@@ -780,7 +846,7 @@ void AQ8_NAME(const struct lathe_attention_f32_args *args) {
         for (size_t j = 0; j < args->nk; j++)
             if (args->keys[j])
                 index[n++] = (int32_t)j;
-        s.index = n < args->nk ? index : NULL;
+        s.index = n && (size_t)index[n - 1] != n - 1 ? index : NULL; /* rows padded behind need none */
         s.keys = n;
     }
     if (!s.keys) {

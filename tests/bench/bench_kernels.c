@@ -205,11 +205,11 @@ static void attention_of(const char *family, const char *name, void (*any)(void)
         return;
     lathe_attention_f32_fn fn = (lathe_attention_f32_fn)any;
     double peak = peak_of(bits);
-    for (size_t d = 0; d < 2; d++)
+    for (size_t d = 0; d < 3; d++) /* the last time with a bias for each query and key */
         for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
-            size_t s = lengths[i], w = 2304, h = sizes[d], need = lathe_attention_f32_scratch(s, s, h, h),
+            size_t s = lengths[i], w = 2304, h = sizes[d % 2], need = lathe_attention_f32_scratch(s, s, h, h),
                    q8 = lathe_attention_q8_scratch(s, s, h, h);
-            float *qkv = bench_floats(s * w), *out = bench_floats(s * 768);
+            float *qkv = bench_floats(s * w), *out = bench_floats(s * 768), *bias = bench_floats(s * s);
             struct attention_user u = {.fn = fn,
                                        .args = {.nq = s,
                                                 .nk = s,
@@ -223,11 +223,14 @@ static void attention_of(const char *family, const char *name, void (*any)(void)
                                                 .ldk = w,
                                                 .ldv = w,
                                                 .ldo = 768,
+                                                .bias = d == 2 ? bias : NULL,
+                                                .ldb = s,
                                                 .scale = 0.125f,
                                                 .scratch = bench_memory(need > q8 ? need : q8)}};
             double t = bench_best(run_attention, &u), flops = 4.0 * (double)(s * s * h);
-            printf("%-34s head of %zu, %3zu tokens %8.1f us %6.1f GFLOPS, %5.1f %% of the f32 peak\n", name, h, s,
-                   t * 1e6, flops / t / 1e9, 100 * flops / t / peak);
+            printf("%-34s head of %zu%s, %3zu tokens %8.1f us %6.1f GFLOPS, %5.1f %% of the f32 peak\n", name, h,
+                   d == 2 ? ", bias" : "", s, t * 1e6, flops / t / 1e9, 100 * flops / t / peak);
+            free(bias);
             free(u.args.scratch);
             free(qkv);
             free(out);

@@ -68,8 +68,10 @@ static struct head head_new(size_t nq, size_t nk, size_t d, size_t dv, struct ma
     h.last = malloc(nq * sizeof *h.last);
     for (size_t i = 0; i < nq * a->ld_allow; i++)
         h.allow[i] = test_below(3) != 0;
+    size_t end = test_below(nk + 1); /* padding behind, or holes */
+    bool behind = test_below(2);
     for (size_t j = 0; j < nk; j++)
-        h.keys[j] = test_below(4) != 0;
+        h.keys[j] = behind ? j < end : test_below(4) != 0;
     for (size_t i = 0; i < nq; i++) {
         h.first[i] = (int32_t)test_below(nk + 1);
         h.last[i] = h.first[i] + (int32_t)test_below(nk + 1 - (size_t)h.first[i]);
