@@ -230,6 +230,19 @@ static bool rule_expand(struct rule_ctx *r) {
     return changed;
 }
 
+/* The one element of an axis of length 1, as an unfolded window of one position takes it. */
+static bool rule_gather(struct rule_ctx *r) {
+    struct lathe_graph *g = r->g;
+    lathe_value_id x = in_at(r, 0), index = in_at(r, 1);
+    struct lathe_attrs attrs = lathe_node_attrs(g, r->n);
+    int64_t size;
+    if (!lathe_value_is_constant(g, index) || lathe_value_count(g, index) != 1 ||
+        !lathe_value_dim_is(g, x, (int)lathe_attr_int(&attrs, LATHE_ATTR_AXIS, 0), &size) || size != 1 ||
+        (lathe_constant_i64(g, index, 0) != 0 && lathe_constant_i64(g, index, 0) != -1))
+        return false;
+    return turns_into(r, LATHE_OP_RESHAPE, x);
+}
+
 static bool rule_slice(struct rule_ctx *r) {
     struct lathe_attrs attrs = lathe_node_attrs(r->g, r->n);
     uint32_t count;
@@ -358,6 +371,8 @@ static bool apply_rule(struct rule_ctx *r) {
         return rule_expand(r);
     case LATHE_OP_SLICE:
         return rule_slice(r);
+    case LATHE_OP_GATHER:
+        return rule_gather(r);
     case LATHE_OP_TILE:
         return rule_tile(r);
     case LATHE_OP_PAD:

@@ -207,9 +207,11 @@ enum lathe_status lathe_run_pad(const struct lathe_op_call *call) {
             memcpy(y->data, x->data, bytes);
         return LATHE_OK;
     }
-    int64_t strides[LATHE_MAX_RANK], n = y->dims[y->rank - 1], begin, end;
+    unsigned last = y->rank - 1; /* past which axes have one element: rows would be of one */
+    while (last > 0 && x->dims[last] == 1 && y->dims[last] == 1 && pads[last] == 0)
+        last--;
+    int64_t strides[LATHE_MAX_RANK], n = y->dims[last], begin, end;
     lathe_strides_of(x, strides);
-    unsigned last = y->rank - 1;
     for (unsigned i = 0; i < y->rank; i++)
         if (mode != PAD_CONSTANT && x->dims[i] == 0)
             return lathe_bad_shape(call, "pad");

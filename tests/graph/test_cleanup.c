@@ -118,6 +118,14 @@ static void no_ops(void **state) {
         {"an expand that gives the result its shape stays", "drop_no_ops",
          IN "input %v : f32[b, 1, 1]\n%a : f32[b, s, 8] = expand(%v)\n%y : f32[b, s, 8] = add(%v, %a)\n" OUT,
          "expand=1"},
+        {"the one element of an axis", "drop_no_ops",
+         "input %x : f32[b, 1, 8]\nconst %i : i64[1, 1] = {-1}\n%a : f32[b, 1, 1, 8] = gather(%x, %i) {axis=1}\n"
+         "%y : f32[b, 1, 1, 8] = neg(%a)\noutput %y as \"y\"\n",
+         "gather=0 reshape=1"},
+        {"the one element of an axis, several times", "drop_no_ops",
+         "input %x : f32[b, 1, 8]\nconst %i : i64[2] = {0, 0}\n%a : f32[b, 2, 8] = gather(%x, %i) {axis=1}\n"
+         "%y : f32[b, 2, 8] = neg(%a)\noutput %y as \"y\"\n",
+         "gather=1"},
         {"a slice of everything", "drop_no_ops",
          IN "%a : f32[b, s, 8] = slice(%x) {axes=[1], starts=[0], ends=<s>, steps=[1]}\n"
             "%y : f32[b, s, 8] = relu(%a)\n" OUT,

@@ -327,6 +327,9 @@ x = values(np.float32, 4, 5)
 case("pad", [x], x[1:, :-2], pads=[-1, 0, 0, -2], mode=0)
 case("pad", [x], np.pad(x[1:], ((0, 2), (0, 0))), pads=[-1, 0, 2, 0], mode=0)
 case("pad", [np.zeros((0, 2), np.float32)], np.zeros((3, 2), np.float32), pads=[1, 0, 2, 0])
+x = np.arange(6, dtype=np.float32).reshape(2, 3, 1, 1)  # axes of one element past the row
+for mode, name in enumerate(["constant", "reflect", "edge", "wrap"]):
+    case("pad", [x], np.pad(x, ((1, 0), (2, 1), (0, 0), (0, 0)), mode=name), pads=[1, 2, 0, 0, 0, 1, 0, 0], mode=mode)
 x = values(np.float32, 2, 8, 2, 3)
 for mode in ("DCR", "CRD"):
     case("depth_to_space", [x], onnx("DepthToSpace", [x], blocksize=2, mode=mode), block_size=2,
