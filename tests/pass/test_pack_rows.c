@@ -129,6 +129,12 @@ static const struct pass_case cases[] = {
      "kv_heads=2, scale=0.7, window=3}\noutput %h as \"h\"\n",
      PACKED " pack_rows=2 unpack_rows=1 transpose=0 gather=1\ntext:%r : f32[rows, 2, 2] = mul\n"
             "text:f32[rows, 2, 1] = slice\ntext:axes=[2]\ntext:concat(%n, %a) {axis=2}\ntext:window=3\ntext:causal=1"},
+    {"rotary by position: its cosines stay a table that the packed rows' positions read", "pack_rows drop_no_ops",
+     "input %e : f32[batch, seq, 4]\ninput %attention_mask : i64[batch, seq]\ninput %cos : f32[seq, 1]\n"
+     "input %sin : f32[seq, 1]\n%q : f32[batch, seq, 4] = rotary(%e, %cos, %sin) {heads=2}\n"
+     "%h : f32[batch, seq, 4] = attention(%q, %q, %e, %attention_mask) {heads=2, head_dim=2, v_head_dim=2, "
+     "kv_heads=2, scale=0.7}\noutput %h as \"h\"\n",
+     PACKED " pack_rows=2 unpack_rows=1 rotary=1 gather=0\ntext:f32[1, rows, 4] = rotary\ntext:, %cos, %sin, %"},
     {"tokens last: a convolution of one position is a layer of rows", "pack_rows drop_no_ops",
      "input %e : f32[batch, seq, 2]\ninput %attention_mask : i64[batch, seq]\n"
      "const %w : f32[2, 1, 1] = {1, 2}\nconst %b : f32[2] = {1, 2}\n"
