@@ -35,27 +35,32 @@ void attention_finish(const struct attention_state *st, size_t g);
 #endif
 #ifndef ATTENTION_ELSEWHERE
 
-/* strip[j][q] += bias[q][j] for keys [lo, hi), by VN x VN blocks turned in registers. */
-static void attention_add_bias(const float *bias, size_t ldb, size_t nq, size_t lo, size_t hi, float *strip) {
+/* strip[j][q] = strip[j][q] scale + bias[q][j] for keys [lo, hi), by VN x VN blocks turned in registers; both rounded.
+ */
+static void attention_add_bias(const float *bias, size_t ldb, size_t nq, size_t lo, size_t hi, float scale,
+                               float *strip) {
     size_t j = lo;
 #if VN > 1
     for (; j + VN <= hi; j += VN)
         for (size_t q = 0; q < nq; q += VN) {
             vf block[VN];
             LATHE_UNROLL
-            for (size_t i = 0; i < VN; i++)
-                block[i] = q + i < nq ? v_load(bias + (q + i) * ldb + j) : v_set1(0.0f);
+            for (size_t i = 0; i < VN; i++) {
+                const float *row = bias + (q + (q + i < nq ? i : 0)) * ldb + j;
+                block[i] = v_load(row);
+                __builtin_prefetch(row + 64, 0, 3); /* of rows this far apart no hardware does */
+            }
             v_transpose(block);
             LATHE_UNROLL
             for (size_t i = 0; i < VN; i++) {
                 float *s = strip + (j + i) * AQ + q;
-                v_store(s, v_load(s) + block[i]);
+                v_store(s, v_load(s) * v_set1(scale) + block[i]);
             }
         }
 #endif
     for (; j < hi; j++)
         for (size_t q = 0; q < nq; q++)
-            strip[j * AQ + q] += bias[q * ldb + j];
+            strip[j * AQ + q] = strip[j * AQ + q] * scale + bias[q * ldb + j];
 }
 
 /* The strip in place: s = softcap(s scale) + bias, -inf where a key is not allowed. Keys [lo, hi) of the block that
@@ -65,7 +70,8 @@ ATTENTION_PART void attention_mask(const struct attention_state *st, size_t q0, 
     const struct lathe_attention_f32_args *args = st->args;
     const vf scale = v_set1(args->scale), none = v_set1(-__builtin_inff());
     float *strip = st->strip;
-    for (size_t j = lo; j < hi; j++)
+    const bool later = args->bias && args->softcap == 0.0f; /* scaled with the bias */
+    for (size_t j = lo; !later && j < hi; j++)
         for (size_t v = 0; v < AV; v++)
             v_store(strip + j * AQ + v * VN, v_load(strip + j * AQ + v * VN) * scale);
     if (args->softcap != 0.0f) {
@@ -77,7 +83,8 @@ ATTENTION_PART void attention_mask(const struct attention_state *st, size_t q0, 
             }
     }
     if (args->bias)
-        attention_add_bias(args->bias + q0 * args->ldb + key0, args->ldb, nq, lo, hi, strip);
+        attention_add_bias(args->bias + q0 * args->ldb + key0, args->ldb, nq, lo, hi, later ? args->scale : 1.0f,
+                           strip);
     if (args->allow)
         for (size_t q = 0; q < nq; q++) {
             const uint8_t *line = args->allow + (q0 + q) * args->ld_allow + key0;
