@@ -54,6 +54,8 @@ static const struct step steps[] = {
     {"split_linear", false},
     /* ... so that biases behind a view are next to their product now, ... */
     {"fuse_epilogue", false},
+    /* (what is projected anew in each run, although only its length varies, is a constant) */
+    {"project_tables", false},
     /* ... and the three projections can become one product whose columns attention reads. */
     {"fuse_qkv", false},
     /* The norm behind the embedding look-ups takes their sum before it would look like a residual. */
