@@ -95,7 +95,8 @@ static bool make_conv(struct lathe_packing *p, lathe_node_id n, lathe_value_id *
     return true;
 }
 
-/* Rotary embedding of one sequence of all rows, whose positions are given. */
+/* Rotary embedding of a sequence of one token for each row, so that rows stay the first axis; a table needs their
+ * positions. */
 static bool make_rotary(struct lathe_packing *p, lathe_node_id n, const lathe_value_id *operands, uint32_t n_in) {
     struct lathe_graph *g = p->g;
     lathe_value_id in[4] = {operands[0], operands[1], operands[2], n_in > 3 ? operands[3] : LATHE_NONE};
@@ -103,7 +104,7 @@ static bool make_rotary(struct lathe_packing *p, lathe_node_id n, const lathe_va
         in[3] = lathe_packing_positions(p, n, 0);
     struct lathe_value x = g->values[in[0]];
     const char *name = g->nodes[n].name;
-    lathe_dim dims[3] = {lathe_dim_const(g->dims, 1), p->rows, x.dims[1]};
+    lathe_dim dims[3] = {p->rows, lathe_dim_const(g->dims, 1), x.dims[1]};
     int64_t heads = 0;
     if (x.rank == 3) {
         if (!lathe_dim_is_const(g->dims, x.dims[1], &heads))
@@ -115,7 +116,7 @@ static bool make_rotary(struct lathe_packing *p, lathe_node_id n, const lathe_va
     bool table = in[3] != LATHE_NONE;
     for (uint32_t i = table ? 3 : 1; i < (table ? 4u : 3u) && in[0] != LATHE_NONE; i++) {
         int rank = g->values[in[i]].rank;
-        dims[2] = rank > 1 ? g->values[in[i]].dims[1] : dims[0];
+        dims[2] = rank > 1 ? g->values[in[i]].dims[1] : dims[1];
         in[i] = lathe_match_make_reshape(p->ctx, n, in[i], rank + 1, dims);
         if (in[i] == LATHE_NONE)
             return false;

@@ -43,6 +43,7 @@ static bool works_by_row(const struct trimming *t, lathe_node_id n) {
     const struct lathe_graph *g = t->g;
     const struct lathe_node *node = &g->nodes[n];
     struct lathe_attrs attrs = lathe_node_attrs(g, n);
+    int64_t tokens;
     for (uint32_t i = 0; i < node->n_out; i++)
         if (node->out[i] != LATHE_NONE && !has_rows(t, node->out[i]))
             return false;
@@ -75,6 +76,9 @@ static bool works_by_row(const struct trimming *t, lathe_node_id n) {
     case LATHE_OP_REDUCE_MAX:
     case LATHE_OP_REDUCE_L2:
         return axes_behind_rows(g, n);
+    case LATHE_OP_ROTARY: /* as pack_rows makes it: a sequence of one token for each row */
+        return has_rows(t, node->in[node->n_in > 3 ? 3 : 1]) && lathe_value_dim_is(g, node->out[0], 1, &tokens) &&
+               tokens == 1;
     case LATHE_OP_RESHAPE:
         return has_rows(t, node->in[0]);
     case LATHE_OP_ATTENTION_ROWS:

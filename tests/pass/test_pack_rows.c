@@ -134,7 +134,16 @@ static const struct pass_case cases[] = {
      "input %sin : f32[seq, 1]\n%q : f32[batch, seq, 4] = rotary(%e, %cos, %sin) {heads=2}\n"
      "%h : f32[batch, seq, 4] = attention(%q, %q, %e, %attention_mask) {heads=2, head_dim=2, v_head_dim=2, "
      "kv_heads=2, scale=0.7}\noutput %h as \"h\"\n",
-     PACKED " pack_rows=2 unpack_rows=1 rotary=1 gather=0\ntext:f32[1, rows, 4] = rotary\ntext:, %cos, %sin, %"},
+     PACKED " pack_rows=2 unpack_rows=1 rotary=1 gather=0\ntext:f32[rows, 1, 4] = rotary\ntext:, %cos, %sin, %"},
+    {"rotary of the one query that is read", "pack_rows drop_no_ops trim_unused_rows drop_dead_nodes",
+     "input %e : f32[batch, seq, 4]\ninput %attention_mask : i64[batch, seq]\ninput %cos : f32[seq, 1]\n"
+     "input %sin : f32[seq, 1]\nconst %w : f32[4, 4] = {#16}\n%l : f32[batch, seq, 4] = linear(%e, %w)\n"
+     "%q : f32[batch, seq, 4] = rotary(%l, %cos, %sin) {heads=2}\n"
+     "%k : f32[batch, seq, 4] = rotary(%e, %cos, %sin) {heads=2}\n"
+     "%h : f32[batch, seq, 4] = attention(%q, %k, %e, %attention_mask) {heads=2, head_dim=2, v_head_dim=2, "
+     "kv_heads=2, scale=0.7}\nconst %zero : i64[] = {0}\n%c : f32[batch, 4] = gather(%h, %zero) {axis=1}\n"
+     "output %c as \"c\"\n",
+     PACKED " rotary=2\ntext:f32[rows, 1, 4] = rotary\ntext:f32[batch, 1, 4] = rotary\ntext:f32[batch, 4] = linear"},
     {"tokens last: a convolution of one position is a layer of rows", "pack_rows drop_no_ops",
      "input %e : f32[batch, seq, 2]\ninput %attention_mask : i64[batch, seq]\n"
      "const %w : f32[2, 1, 1] = {1, 2}\nconst %b : f32[2] = {1, 2}\n"
