@@ -100,7 +100,8 @@ static bool make_conv(struct lathe_packing *p, lathe_node_id n, lathe_value_id *
 static bool make_rotary(struct lathe_packing *p, lathe_node_id n, const lathe_value_id *operands, uint32_t n_in) {
     struct lathe_graph *g = p->g;
     lathe_value_id in[4] = {operands[0], operands[1], operands[2], n_in > 3 ? operands[3] : LATHE_NONE};
-    if (in[3] == LATHE_NONE && g->values[in[1]].rank == 2) /* a row a position: a table */
+    bool packed = p->region->operands[n][1].role == LATHE_ROW_ROWS; /* a row for each of x, no table by position */
+    if (in[3] == LATHE_NONE && !packed)
         in[3] = lathe_packing_positions(p, n, 0);
     struct lathe_value x = g->values[in[0]];
     const char *name = g->nodes[n].name;

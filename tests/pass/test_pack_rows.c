@@ -135,6 +135,12 @@ static const struct pass_case cases[] = {
      "%h : f32[batch, seq, 4] = attention(%q, %q, %e, %attention_mask) {heads=2, head_dim=2, v_head_dim=2, "
      "kv_heads=2, scale=0.7}\noutput %h as \"h\"\n",
      PACKED " pack_rows=2 unpack_rows=1 rotary=1 gather=0\ntext:f32[rows, 1, 4] = rotary\ntext:, %cos, %sin, %"},
+    {"rotary with cosines of each token: they are packed as it is, and no positions are read", "pack_rows drop_no_ops",
+     "input %e : f32[batch, seq, 4]\ninput %attention_mask : i64[batch, seq]\ninput %cos : f32[batch, seq, 1]\n"
+     "input %sin : f32[batch, seq, 1]\n%q : f32[batch, seq, 4] = rotary(%e, %cos, %sin) {heads=2}\n"
+     "%h : f32[batch, seq, 4] = attention(%q, %q, %e, %attention_mask) {heads=2, head_dim=2, v_head_dim=2, "
+     "kv_heads=2, scale=0.7}\noutput %h as \"h\"\n",
+     PACKED " pack_rows=3 unpack_rows=1 rotary=1 gather=0\ntext:f32[rows, 1, 4] = rotary"},
     {"rotary of the one query that is read", "pack_rows drop_no_ops trim_unused_rows drop_dead_nodes",
      "input %e : f32[batch, seq, 4]\ninput %attention_mask : i64[batch, seq]\ninput %cos : f32[seq, 1]\n"
      "input %sin : f32[seq, 1]\nconst %w : f32[4, 4] = {#16}\n%l : f32[batch, seq, 4] = linear(%e, %w)\n"
