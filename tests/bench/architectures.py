@@ -10,6 +10,7 @@ in turn, and the least of the rounds' medians counts.
 """
 import argparse
 import json
+import logging
 import pathlib
 import statistics
 import subprocess
@@ -136,6 +137,7 @@ def main():
     p.add_argument("--seconds", type=float, default=0.4)
     a = p.parse_args()
     warnings.filterwarnings("ignore")
+    logging.disable(logging.WARNING)
     tokens = [int(s) for s in a.tokens.split(",")]
     print("| best peer / lathe, tokens | " + " | ".join(f"int8 {s}" for s in tokens) + " | " +
           " | ".join(f"f32 {s}" for s in tokens) + " | dear beside products |")
