@@ -153,8 +153,8 @@ static bool is_gate(const struct lathe_graph *g, lathe_node_id use, lathe_value_
     return lathe_attr_int(&attrs, LATHE_ATTR_ACTIVATION, LATHE_ACT_NONE) != LATHE_ACT_NONE;
 }
 
-/* One step of the epilogue; false when the next use does not fit. */
-static bool absorb(struct lathe_pass_ctx *ctx, lathe_node_id linear) {
+/* One step of the epilogue, or its gate; false when the next use does not fit. */
+static bool absorb(struct lathe_pass_ctx *ctx, lathe_node_id linear, bool gates) {
     struct lathe_graph *g = ctx->graph;
     lathe_value_id y = g->nodes[linear].out[0], v = visible(g, y), other;
     lathe_node_id use = lathe_value_only_use(g, v);
@@ -173,7 +173,7 @@ static bool absorb(struct lathe_pass_ctx *ctx, lathe_node_id linear) {
         take_out(ctx, use, v);
         return true;
     }
-    if (op != LATHE_OP_ADD && op != LATHE_OP_SUB && op != LATHE_OP_MUL)
+    if (op != LATHE_OP_ADD && op != LATHE_OP_SUB && !(gates && op == LATHE_OP_MUL))
         return false;
     if (!lathe_match_other(g, use, v, &other) || !lathe_value_same_shape(g, v, after) ||
         g->values[other].dtype != LATHE_F32 || (op == LATHE_OP_SUB && g->nodes[use].in[0] != v))
@@ -262,10 +262,12 @@ enum lathe_status lathe_pass_fuse_epilogue(struct lathe_pass_ctx *ctx) {
     struct lathe_graph *g = ctx->graph;
     uint32_t count;
     lathe_node_id *list = lathe_match_nodes(ctx, LATHE_OP_LINEAR, &count);
-    for (uint32_t i = 0; i < count; i++)
-        while (g->nodes[list[i]].op == LATHE_OP_LINEAR && !g->out_of_memory &&
-               (absorb(ctx, list[i]) || absorb_bias_of_heads(ctx, list[i])))
-            continue;
+    /* gates last: which of two layers has one depends on their activations */
+    for (int gates = 0; gates < 2; gates++)
+        for (uint32_t i = 0; i < count; i++)
+            while (g->nodes[list[i]].op == LATHE_OP_LINEAR && !g->out_of_memory &&
+                   (absorb(ctx, list[i], gates) || absorb_bias_of_heads(ctx, list[i])))
+                continue;
     list = lathe_match_nodes(ctx, LATHE_OP_MATMUL_NBITS, &count);
     for (uint32_t i = 0; i < count; i++)
         absorb_nbits_bias(ctx, list[i]);

@@ -19,26 +19,6 @@ struct rotation {
     int64_t width; /* of x */
 };
 
-/* The slice of one axis of *x by numbers. */
-static bool read_slice(const struct lathe_graph *g, lathe_value_id v, lathe_value_id *x, int64_t *axis, int64_t *start,
-                       int64_t *step) {
-    lathe_node_id n = lathe_producer_of(g, v, LATHE_OP_SLICE);
-    if (n == LATHE_NONE || g->nodes[n].n_in != 1)
-        return false;
-    struct lathe_attrs attrs = lathe_node_attrs(g, n);
-    uint32_t n_axes, n_starts, n_steps;
-    const int64_t *axes = lathe_attr_ints(&attrs, LATHE_ATTR_AXES, &n_axes);
-    const int64_t *starts = lathe_attr_ints(&attrs, LATHE_ATTR_STARTS, &n_starts);
-    const int64_t *steps = lathe_attr_ints(&attrs, LATHE_ATTR_STEPS, &n_steps);
-    if (!axes || !starts || n_axes != 1 || n_starts != 1 || (steps && n_steps != 1))
-        return false;
-    *x = g->nodes[n].in[0];
-    *axis = axes[0];
-    *start = starts[0];
-    *step = steps ? steps[0] : 1;
-    return true;
-}
-
 /* v = -*x */
 static bool read_negated(const struct lathe_graph *g, lathe_value_id v, lathe_value_id *x) {
     lathe_node_id n = g->values[v].producer;
@@ -92,7 +72,7 @@ static bool read_turned(const struct lathe_graph *g, lathe_value_id v, struct ro
     for (int i = 0; i < 2; i++) {
         if (r->interleaved)
             from[i] = lathe_match_skip_views(g, from[i]);
-        if (!read_slice(g, from[i], &x[i], &axis[i], &start[i], &step[i]))
+        if (!lathe_match_slice(g, from[i], &x[i], &axis[i], &start[i], &step[i]))
             return false;
     }
     if ((!negated && !second) || x[0] != x[1] || axis[0] != rank - 1 || axis[1] != rank - 1 ||
@@ -242,9 +222,9 @@ static bool widen_to_head(const struct lathe_graph *g, const struct rotation *r,
     lathe_value_id rest_of, y = g->nodes[r->sum].out[0];
     int64_t axis, start, step;
     lathe_node_id n = lathe_value_only_use(g, y);
-    if (!read_slice(g, r->x, x, &axis, &start, &step) || axis != 3 || start != 0 || step != 1 || n == LATHE_NONE ||
-        g->nodes[n].op != LATHE_OP_CONCAT || g->nodes[n].n_in != 2 || g->nodes[n].in[0] != y ||
-        !read_slice(g, g->nodes[n].in[1], &rest_of, &axis, &start, &step) || axis != 3 || start != r->width ||
+    if (!lathe_match_slice(g, r->x, x, &axis, &start, &step) || axis != 3 || start != 0 || step != 1 ||
+        n == LATHE_NONE || g->nodes[n].op != LATHE_OP_CONCAT || g->nodes[n].n_in != 2 || g->nodes[n].in[0] != y ||
+        !lathe_match_slice(g, g->nodes[n].in[1], &rest_of, &axis, &start, &step) || axis != 3 || start != r->width ||
         step != 1 || rest_of != *x || !lathe_value_same_shape(g, g->nodes[n].out[0], *x))
         return false;
     *root = n;

@@ -433,3 +433,22 @@ void lathe_match_copy_attrs(struct lathe_graph *g, lathe_node_id from, lathe_nod
         }
     }
 }
+
+bool lathe_match_slice(const struct lathe_graph *g, lathe_value_id v, lathe_value_id *x, int64_t *axis, int64_t *start,
+                       int64_t *step) {
+    lathe_node_id n = lathe_producer_of(g, v, LATHE_OP_SLICE);
+    if (n == LATHE_NONE || g->nodes[n].n_in != 1)
+        return false;
+    struct lathe_attrs attrs = lathe_node_attrs(g, n);
+    uint32_t n_axes, n_starts, n_steps;
+    const int64_t *axes = lathe_attr_ints(&attrs, LATHE_ATTR_AXES, &n_axes);
+    const int64_t *starts = lathe_attr_ints(&attrs, LATHE_ATTR_STARTS, &n_starts);
+    const int64_t *steps = lathe_attr_ints(&attrs, LATHE_ATTR_STEPS, &n_steps);
+    if (!axes || !starts || n_axes != 1 || n_starts != 1 || (steps && n_steps != 1))
+        return false;
+    *x = g->nodes[n].in[0];
+    *axis = axes[0];
+    *start = starts[0];
+    *step = steps ? steps[0] : 1;
+    return true;
+}

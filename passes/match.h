@@ -33,6 +33,9 @@ lathe_value_id lathe_match_skip_views(const struct lathe_graph *g, lathe_value_i
 bool lathe_match_same(const struct lathe_graph *g, lathe_value_id a, lathe_value_id b);
 /* For a node of two operands one of which is v: the other one. False when n has other arity or uses v twice. */
 bool lathe_match_other(const struct lathe_graph *g, lathe_node_id n, lathe_value_id v, lathe_value_id *other);
+/* v is a slice of one axis of *x, from number *start on in steps of number *step. */
+bool lathe_match_slice(const struct lathe_graph *g, lathe_value_id v, lathe_value_id *x, int64_t *axis, int64_t *start,
+                       int64_t *step);
 /* n multiplies or divides a value by a number: *x times *factor is its output. The shape of *x is that of the output.
  */
 bool lathe_match_scaled(const struct lathe_graph *g, lathe_node_id n, lathe_value_id *x, double *factor);

@@ -92,8 +92,8 @@ static bool is_of_products(struct lathe_graph *g, lathe_value_id v, bool key, in
                (node->n_in < 3 || is_of_products(g, node->in[2], key, depth - 1) ||
                 (key && is_of_queries(g, node->in[2])));
     case LATHE_OP_WHERE:
-        return key && lathe_value_dim_is(g, node->in[0], -1, &size) && size == 1 &&
-               lathe_match_number(g, node->in[2], &number) && is_of_products(g, node->in[1], key, depth - 1);
+        return key && is_of_queries(g, node->in[0]) && lathe_match_number(g, node->in[2], &number) &&
+               is_of_products(g, node->in[1], key, depth - 1);
     default:
         return false;
     }

@@ -36,22 +36,6 @@ static bool is_plain(const struct lathe_graph *g, lathe_node_id n) {
            lathe_value_use_total(g, weight) == 1;
 }
 
-static void copy_attrs(struct lathe_graph *g, lathe_node_id from, lathe_node_id to) {
-    for (uint32_t i = 0; i < g->nodes[from].n_attrs; i++) {
-        const struct lathe_attr a = g->nodes[from].attrs[i];
-        if (a.type == LATHE_ATTR_INT)
-            lathe_node_set_int(g, to, a.key, a.i);
-        else if (a.type == LATHE_ATTR_INTS)
-            lathe_node_set_ints(g, to, a.key, a.ints, a.count);
-        else if (a.type == LATHE_ATTR_DIMS && a.count <= LATHE_MAX_RANK) {
-            lathe_dim dims[LATHE_MAX_RANK];
-            for (uint32_t k = 0; k < a.count; k++)
-                dims[k] = (lathe_dim)a.ints[k];
-            lathe_node_set_dims(g, to, a.key, dims, a.count);
-        }
-    }
-}
-
 static bool project(struct lathe_pass_ctx *ctx, lathe_node_id n) {
     struct lathe_graph *g = ctx->graph;
     lathe_node_id slice = row_slice(g, g->nodes[n].in[0]);
@@ -72,11 +56,11 @@ static bool project(struct lathe_pass_ctx *ctx, lathe_node_id n) {
         lathe_graph_emit(g, n, LATHE_OP_LINEAR, name, in, in[2] == LATHE_NONE ? 2 : 3, LATHE_F32, 2, whole);
     if (all == LATHE_NONE)
         return false;
-    copy_attrs(g, n, g->values[all].producer);
+    lathe_match_copy_attrs(g, n, g->values[all].producer);
     lathe_value_id taken = lathe_graph_emit(g, n, LATHE_OP_SLICE, name, &all, 1, LATHE_F32, 2, part);
     if (taken == LATHE_NONE)
         return false;
-    copy_attrs(g, slice, g->values[taken].producer);
+    lathe_match_copy_attrs(g, slice, g->values[taken].producer);
     taken = lathe_match_make_reshape(ctx, n, taken, y.rank, y.dims);
     if (taken == LATHE_NONE)
         return false;

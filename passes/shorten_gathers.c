@@ -49,6 +49,14 @@ static bool narrow_indices(struct lathe_graph *g, lathe_node_id n) {
 
 /* ---- transposes */
 
+/* The last two axes change places, and no others. */
+static bool swaps_last(const int64_t *perm, int rank) {
+    for (int i = 0; i < rank - 2; i++)
+        if (perm[i] != i)
+            return false;
+    return rank >= 2 && perm[rank - 1] == rank - 2 && perm[rank - 2] == rank - 1;
+}
+
 /* (a b)^T = b^T a^T, and products read either operand turned. */
 static lathe_value_id turned_product(struct lathe_pass_ctx *ctx, lathe_node_id product) {
     struct lathe_graph *g = ctx->graph;
@@ -67,10 +75,7 @@ static lathe_value_id turned_product(struct lathe_pass_ctx *ctx, lathe_node_id p
             continue;
         struct lathe_attrs own = lathe_node_attrs(g, t);
         const int64_t *perm = lathe_attr_ints(&own, LATHE_ATTR_PERM, &count);
-        bool swaps = perm && count >= 2 && perm[count - 1] == count - 2 && perm[count - 2] == count - 1;
-        for (uint32_t i = 0; swaps && i + 2 < count; i++)
-            swaps = perm[i] == i;
-        if (swaps) {
+        if (perm && swaps_last(perm, (int)count)) {
             in[k] = g->nodes[t].in[0];
             *flag = !*flag;
         }
@@ -87,13 +92,6 @@ static lathe_value_id turned_product(struct lathe_pass_ctx *ctx, lathe_node_id p
     if (!trans_a)
         lathe_node_set_int(g, g->values[out].producer, LATHE_ATTR_TRANS_B, 1);
     return out;
-}
-
-static bool swaps_last(const int64_t *perm, int rank) {
-    for (int i = 0; i < rank - 2; i++)
-        if (perm[i] != i)
-            return false;
-    return rank >= 2 && perm[rank - 1] == rank - 2 && perm[rank - 2] == rank - 1;
 }
 
 /* transpose(gather_elements(a b, indices)) gathers from b^T a^T along the axis that the transpose gives. Only with
@@ -195,15 +193,10 @@ static lathe_node_id open_gather(const struct lathe_graph *g, lathe_value_id v) 
 
 /* A gather that also adds, before `before`. */
 static lathe_value_id make_sum(struct lathe_graph *g, lathe_node_id before, lathe_node_id n, lathe_value_id added) {
-    struct lathe_attrs attrs = lathe_node_attrs(g, n);
-    int64_t axis = lathe_attr_int(&attrs, LATHE_ATTR_AXIS, 0), mode = lathe_attr_int(&attrs, LATHE_ATTR_MODE, 0);
     lathe_value_id in[3] = {g->nodes[n].in[0], g->nodes[n].in[1], added};
     lathe_value_id y = lathe_match_make_like(g, before, LATHE_OP_GATHER_ELEMENTS, in, 3, g->nodes[n].out[0]);
-    if (y == LATHE_NONE)
-        return y;
-    lathe_node_set_int(g, g->values[y].producer, LATHE_ATTR_AXIS, axis);
-    if (mode)
-        lathe_node_set_int(g, g->values[y].producer, LATHE_ATTR_MODE, mode);
+    if (y != LATHE_NONE)
+        lathe_match_copy_attrs(g, n, g->values[y].producer);
     return y;
 }
 

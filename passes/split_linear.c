@@ -3,8 +3,6 @@
  * move into its product. Attention takes its columns from the wide rows, so this comes behind fuse_attention. */
 #include "match.h"
 
-#include "ops_enums.h"
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,20 +14,15 @@ struct column_part {
     int64_t first, count;
 };
 
-/* The slice reads columns [first, first + count) of `columns` and all of the other axes. */
+/* The slice reads whole panels of `columns`, and all of the other axes. */
 static bool read_part(const struct lathe_graph *g, lathe_node_id n, int64_t columns, struct column_part *out) {
-    struct lathe_attrs attrs = lathe_node_attrs(g, n);
-    uint32_t n_axes, n_starts, n_steps;
-    const int64_t *axes = lathe_attr_ints(&attrs, LATHE_ATTR_AXES, &n_axes);
-    const int64_t *starts = lathe_attr_ints(&attrs, LATHE_ATTR_STARTS, &n_starts);
-    const int64_t *steps = lathe_attr_ints(&attrs, LATHE_ATTR_STEPS, &n_steps);
-    *out = (struct column_part){.slice = n};
-    if (g->nodes[n].op != LATHE_OP_SLICE || g->nodes[n].n_in != 1 || !axes || !starts || n_axes != 1 || n_starts != 1 ||
-        (steps && (n_steps != 1 || steps[0] != 1)) || axes[0] != g->values[g->nodes[n].in[0]].rank - 1 ||
-        g->values[g->nodes[n].out[0]].is_output || !lathe_value_dim_is(g, g->nodes[n].out[0], -1, &out->count))
-        return false;
-    out->first = starts[0];
-    return out->first >= 0 && out->count >= WHOLE && out->count % WHOLE == 0 && out->first + out->count <= columns;
+    lathe_value_id y = g->nodes[n].out[0], x;
+    int64_t axis, step;
+    out->slice = n;
+    return g->nodes[n].op == LATHE_OP_SLICE && !g->values[y].is_output &&
+           lathe_match_slice(g, y, &x, &axis, &out->first, &step) && step == 1 && axis == g->values[x].rank - 1 &&
+           lathe_value_dim_is(g, y, -1, &out->count) && out->first >= 0 && out->count >= WHOLE &&
+           out->count % WHOLE == 0 && out->first + out->count <= columns;
 }
 
 static int by_column(const void *a, const void *b) {
@@ -80,8 +73,6 @@ static bool split(struct lathe_pass_ctx *ctx, lathe_node_id linear) {
     unsigned count = find_parts(g, linear, parts);
     struct lathe_attrs attrs = lathe_node_attrs(g, linear);
     bool transposed = lathe_attr_int(&attrs, LATHE_ATTR_TRANS_B, 0) != 0;
-    int64_t activation = lathe_attr_int(&attrs, LATHE_ATTR_ACTIVATION, 0);
-    double alpha = lathe_attr_float(&attrs, LATHE_ATTR_ALPHA, 1.702);
     const struct lathe_node node = g->nodes[linear];
     lathe_value_id w = node.in[1], bias = node.n_in > 2 ? node.in[2] : LATHE_NONE;
     if (count < 2 || (bias != LATHE_NONE && !lathe_value_is_constant(g, bias)))
@@ -101,12 +92,7 @@ static bool split(struct lathe_pass_ctx *ctx, lathe_node_id linear) {
                                                LATHE_F32, g->values[y].rank, g->values[y].dims);
         if (made == LATHE_NONE || g->out_of_memory)
             return false;
-        if (transposed)
-            lathe_node_set_int(g, g->values[made].producer, LATHE_ATTR_TRANS_B, 1);
-        if (activation)
-            lathe_node_set_int(g, g->values[made].producer, LATHE_ATTR_ACTIVATION, activation);
-        if (activation == LATHE_ACT_QUICK_GELU)
-            lathe_node_set_float(g, g->values[made].producer, LATHE_ATTR_ALPHA, alpha);
+        lathe_match_copy_attrs(g, linear, g->values[made].producer);
         lathe_graph_replace_uses(g, y, made);
         lathe_graph_remove_node(g, p->slice);
     }

@@ -127,8 +127,7 @@ static bool added_strides(const struct lathe_tensor *added, const struct lathe_t
 }
 
 /* out[i][j][k] = x[i][index[i][j][k]][k] for axis 1; the other axes of the indices may be shorter than those of x. With
- * `mode` 1 those of size 1 serve all of x there. A third operand is
- * added. */
+ * `mode` 1 those of size 1 serve all of x there. A third operand is added. */
 enum lathe_status lathe_run_gather_elements(const struct lathe_op_call *call) {
     const struct lathe_tensor *x = call->in[0], *indices = call->in[1];
     struct lathe_tensor *y = call->out[0];
@@ -150,7 +149,7 @@ enum lathe_status lathe_run_gather_elements(const struct lathe_op_call *call) {
         index_strides[i] = is_one ? 0 : index_strides[i];
         shared += is_one && shared == i; /* axes before all others that the indices have none of */
     }
-    const struct lathe_tensor *added = call->n_in > 2 ? call->in[2] : NULL;
+    const struct lathe_tensor *added = lathe_operand(call, 2);
     int64_t add_strides[LATHE_MAX_RANK];
     if (added && !added_strides(added, y, add_strides))
         return lathe_bad_shape(call, "gather_elements");

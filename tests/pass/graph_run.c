@@ -3,6 +3,7 @@
 
 #include "kernel.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -157,4 +158,33 @@ float *graph_run_output(struct lathe_graph *g, const int64_t *symbols, const cha
     memcpy(copy, y->data, (size_t)*count * sizeof *copy);
     graph_run_end(&run);
     return copy;
+}
+
+struct lathe_graph *graph_run_parse(const char *text, const char *name) {
+    static struct lathe_diag diag;
+    struct lathe_graph *g = NULL;
+    lathe_diag_reset(&diag);
+    if (lathe_graph_parse(text, &g, &diag) != LATHE_OK)
+        fail_msg("%s: %s\n%s", name, diag.text, text);
+    return g;
+}
+
+unsigned graph_run_count(const struct lathe_graph *g, enum lathe_op op) {
+    unsigned count = 0;
+    LATHE_FOR_NODES(g, n)
+    count += g->nodes[n].op == op;
+    return count;
+}
+
+void graph_run_same(struct lathe_graph *before, struct lathe_graph *after, const int64_t *symbols, const char *name,
+                    float bound) {
+    int64_t count, same;
+    float *want = graph_run_output(before, symbols, name, &count);
+    float *got = graph_run_output(after, symbols, name, &same);
+    assert_int_equal(count, same);
+    for (int64_t k = 0; k < count; k++)
+        if (!(want[k] == got[k] || fabsf(want[k] - got[k]) < bound))
+            fail_msg("%s: %g instead of %g", name, (double)got[k], (double)want[k]);
+    free(want);
+    free(got);
 }

@@ -21,4 +21,10 @@ void graph_run_end(struct graph_run *run);
  * mask) 1 but for each last seven of 37. The same numbers for each graph with the same inputs. `name` is told when it
  * fails. To be freed. */
 float *graph_run_output(struct lathe_graph *g, const int64_t *symbols, const char *name, int64_t *count);
+/* What tests of one pass do around it; they fail with `name`. */
+struct lathe_graph *graph_run_parse(const char *text, const char *name);
+unsigned graph_run_count(const struct lathe_graph *g, enum lathe_op op);
+/* graph_run_output of both is equal, or less than `bound` apart. */
+void graph_run_same(struct lathe_graph *before, struct lathe_graph *after, const int64_t *symbols, const char *name,
+                    float bound);
 #endif

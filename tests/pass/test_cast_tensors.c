@@ -83,12 +83,6 @@ static struct lathe_graph *parsed(const char *text) {
     return g;
 }
 
-static unsigned count_of(struct lathe_graph *g, enum lathe_op op) {
-    unsigned count = 0;
-    LATHE_FOR_NODES(g, n) count += g->nodes[n].op == op;
-    return count;
-}
-
 static const struct {
     const char *name, *text;
     unsigned tensors;            /* rounded at run time */
@@ -138,15 +132,15 @@ static void structure(void **state) {
         struct lathe_report *report = lathe_report_new();
         struct lathe_text json = {0};
         cast(g, false, NULL);
-        assert_int_equal(count_of(g, LATHE_OP_ROUND_BF16), 0);
+        assert_int_equal(graph_run_count(g, LATHE_OP_ROUND_BF16), 0);
         cast(g, true, report);
         lathe_report_json(report, true, &json);
         const char *casts = strstr(json.data, "\"casts\"");
         assert_non_null(casts);
-        if (count_of(g, LATHE_OP_ROUND_BF16) != cases[i].tensors || !strstr(casts, cases[i].report) ||
+        if (graph_run_count(g, LATHE_OP_ROUND_BF16) != cases[i].tensors || !strstr(casts, cases[i].report) ||
             (cases[i].absent && strstr(casts, cases[i].absent)))
             fail_msg("%s: %u rounded, or the report is not as expected\n%s", cases[i].name,
-                     count_of(g, LATHE_OP_ROUND_BF16), casts);
+                     graph_run_count(g, LATHE_OP_ROUND_BF16), casts);
         lathe_text_free(&json);
         lathe_report_free(&report);
         lathe_graph_free(&g);
@@ -252,8 +246,8 @@ static void exact_chain(void **state) {
              "%%y : f32[batch, seq, 5] = add(%%m, %%s)\noutput %%y as \"y\"\n");
     struct lathe_graph *g = parsed(text);
     cast(g, true, NULL);
-    assert_int_equal(count_of(g, LATHE_OP_LINEAR_BF16), 1);
-    assert_int_equal(count_of(g, LATHE_OP_ROUND_BF16), 4); /* x, h, m, y */
+    assert_int_equal(graph_run_count(g, LATHE_OP_LINEAR_BF16), 1);
+    assert_int_equal(graph_run_count(g, LATHE_OP_ROUND_BF16), 4); /* x, h, m, y */
     const float *y = run_graph(g, x, ROWS * K);
     unsigned moved = 0;
     for (size_t row = 0; row < ROWS; row++)
@@ -289,7 +283,7 @@ static void exact_inside(void **state) {
     for (size_t i = 0; i < 2; i++) {
         struct lathe_graph *g = parsed(graphs[i]);
         cast(g, true, NULL);
-        assert_int_equal(count_of(g, LATHE_OP_ROUND_BF16), 2); /* x and y, not the mean */
+        assert_int_equal(graph_run_count(g, LATHE_OP_ROUND_BF16), 2); /* x and y, not the mean */
         const float *y = run_graph(g, x, ROWS * K);
         unsigned exact = 0;
         for (size_t row = 0; row < ROWS; row++) {

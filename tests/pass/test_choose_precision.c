@@ -73,12 +73,6 @@ static const struct precision_case cases[] = {
      "no linear layer"},
 };
 
-static unsigned count_of(struct lathe_graph *g, enum lathe_op op) {
-    unsigned count = 0;
-    LATHE_FOR_NODES(g, n) count += g->nodes[n].op == op;
-    return count;
-}
-
 static void choose(struct lathe_graph *g, bool bf16, struct lathe_report *report) {
     static struct lathe_diag diag;
     struct lathe_arena *scratch = lathe_arena_new();
@@ -109,13 +103,13 @@ static void layers(void **state) {
         struct lathe_report *report = lathe_report_new();
         struct lathe_text json = {0};
         choose(g, false, NULL);
-        assert_int_equal(count_of(g, LATHE_OP_LINEAR_BF16), 0);
+        assert_int_equal(graph_run_count(g, LATHE_OP_LINEAR_BF16), 0);
         choose(g, true, report);
         lathe_report_json(report, true, &json);
-        if (count_of(g, LATHE_OP_LINEAR_BF16) != c->bf16 || count_of(g, LATHE_OP_LINEAR) != c->f32 ||
+        if (graph_run_count(g, LATHE_OP_LINEAR_BF16) != c->bf16 || graph_run_count(g, LATHE_OP_LINEAR) != c->f32 ||
             !strstr(json.data, c->report))
-            fail_msg("%s: %u bf16, %u f32, or no '%s' in\n%s", c->name, count_of(g, LATHE_OP_LINEAR_BF16),
-                     count_of(g, LATHE_OP_LINEAR), c->report, json.data);
+            fail_msg("%s: %u bf16, %u f32, or no '%s' in\n%s", c->name, graph_run_count(g, LATHE_OP_LINEAR_BF16),
+                     graph_run_count(g, LATHE_OP_LINEAR), c->report, json.data);
         lathe_text_free(&json);
         lathe_report_free(&report);
         lathe_graph_free(&g);

@@ -112,6 +112,10 @@ static const struct pass_case cases[] = {
     {"of two layers the plain one has the gate", "fuse_linear fuse_epilogue",
      WEIGHTS Y("m", "matmul(%x, %w)") Y("g", "gelu(%m)") Y("n", "matmul(%x, %w)") Y("y", "mul(%g, %n)") OUT,
      "linear=2 mul=0 gelu=0\ntext:{activation=2}\ntext:{gate=1}"},
+    {"with biases, too", "fuse_linear fuse_epilogue",
+     WEIGHTS Y("m", "matmul(%x, %w)") Y("a", "add(%m, %b)") Y("g", "gelu(%a)") Y("n", "matmul(%x, %w)")
+         Y("c", "add(%n, %b)") Y("y", "mul(%g, %c)") OUT,
+     "linear=2 mul=0 add=0 gelu=0\ntext:{activation=2}\ntext:{gate=1}"},
     {"of two layers with activations one has it", "fuse_linear fuse_epilogue",
      WEIGHTS Y("m", "matmul(%x, %w)") Y("g", "gelu(%m)") Y("n", "matmul(%x, %w)") Y("t", "tanh(%n)")
          Y("y", "mul(%g, %t)") OUT,

@@ -69,8 +69,6 @@ static void numbers(char *text, size_t size, const char *name, const char *dims,
 
 static struct lathe_graph *graph_of(size_t i) {
     static char text[1 << 16], weights[128];
-    static struct lathe_diag diag;
-    struct lathe_graph *g = NULL;
     text[0] = '\0';
     snprintf(weights, sizeof weights, "%s", rows[i].weights);
     unsigned n = 0;
@@ -83,17 +81,7 @@ static struct lathe_graph *graph_of(size_t i) {
     numbers(text, sizeof text, "col", "[32,1]", 2);
     strcat(text, "const %half : f32[] = {0.5}\n");
     strcat(text, rows[i].graph);
-    lathe_diag_reset(&diag);
-    if (lathe_graph_parse(text, &g, &diag) != LATHE_OK)
-        fail_msg("%s: %s", rows[i].name, diag.text);
-    return g;
-}
-
-static unsigned count_of(const struct lathe_graph *g, enum lathe_op op) {
-    unsigned count = 0;
-    LATHE_FOR_NODES(g, n)
-    count += g->nodes[n].op == op;
-    return count;
+    return graph_run_parse(text, rows[i].name);
 }
 
 static void convolutions(void **state) {
@@ -109,20 +97,14 @@ static void convolutions(void **state) {
         assert_int_equal(lathe_pass_by_name("drop_dead_nodes")->run(&ctx), LATHE_OK);
         if (lathe_graph_check(g, &diag) != LATHE_OK)
             fail_msg("%s: %s", rows[i].name, diag.text);
-        if (count_of(g, LATHE_OP_LINEAR) != rows[i].linear || count_of(g, LATHE_OP_CONV) != rows[i].conv ||
-            count_of(g, LATHE_OP_TRANSPOSE) != rows[i].transposes)
-            fail_msg("%s: %u linear, %u conv, %u transposes", rows[i].name, count_of(g, LATHE_OP_LINEAR),
-                     count_of(g, LATHE_OP_CONV), count_of(g, LATHE_OP_TRANSPOSE));
+        if (graph_run_count(g, LATHE_OP_LINEAR) != rows[i].linear ||
+            graph_run_count(g, LATHE_OP_CONV) != rows[i].conv ||
+            graph_run_count(g, LATHE_OP_TRANSPOSE) != rows[i].transposes)
+            fail_msg("%s: %u linear, %u conv, %u transposes", rows[i].name, graph_run_count(g, LATHE_OP_LINEAR),
+                     graph_run_count(g, LATHE_OP_CONV), graph_run_count(g, LATHE_OP_TRANSPOSE));
         static const int64_t symbols[32] = {2, 5};
-        int64_t count, same;
-        float *want = graph_run_output(source, symbols, rows[i].name, &count);
-        float *got = graph_run_output(g, symbols, rows[i].name, &same);
-        assert_int_equal(count, same);
-        for (int64_t k = 0; k < count; k++)
-            if (!(fabsf(want[k] - got[k]) < 1e-2f)) /* sums of up to 32 * 8 * 2, of those once more: another order */
-                fail_msg("%s: %g instead of %g", rows[i].name, (double)got[k], (double)want[k]);
-        free(want);
-        free(got);
+        graph_run_same(source, g, symbols, rows[i].name,
+                       1e-2f); /* sums of up to 32 * 8 * 2, of those once more: another order */
         lathe_arena_free(&ctx.scratch);
         lathe_graph_free(&g);
         lathe_graph_free(&source);

@@ -40,8 +40,6 @@ static const struct {
 };
 
 static struct lathe_graph *graph_of(size_t i) {
-    static struct lathe_diag diag;
-    struct lathe_graph *g = NULL;
     char text[1024], equation[256] = "";
     for (const char *p = rows[i].equation; *p; p++)
         snprintf(equation + strlen(equation), sizeof equation - strlen(equation), "%s%d", *equation ? ", " : "", *p);
@@ -49,17 +47,7 @@ static struct lathe_graph *graph_of(size_t i) {
              "input %%a : f32[%s]\ninput %%b : f32[%s]\n%%y : f32[%s] = einsum(%%a, %%b) {equation=[%s]}\n"
              "output %%y as \"y\"\n",
              rows[i].a, rows[i].b, rows[i].y, equation);
-    lathe_diag_reset(&diag);
-    if (lathe_graph_parse(text, &g, &diag) != LATHE_OK)
-        fail_msg("%s: %s\n%s", rows[i].equation, diag.text, text);
-    return g;
-}
-
-static unsigned count_of(const struct lathe_graph *g, enum lathe_op op) {
-    unsigned count = 0;
-    LATHE_FOR_NODES(g, n)
-    count += g->nodes[n].op == op;
-    return count;
+    return graph_run_parse(text, rows[i].equation);
 }
 
 static void equations(void **state) {
@@ -73,20 +61,15 @@ static void equations(void **state) {
         assert_int_equal(lathe_pass_by_name("lower_einsum")->run(&ctx), LATHE_OK);
         if (lathe_graph_check(g, &diag) != LATHE_OK)
             fail_msg("%s: %s", rows[i].equation, diag.text);
-        if (count_of(g, LATHE_OP_MATMUL) != rows[i].lowered || count_of(g, LATHE_OP_EINSUM) == rows[i].lowered ||
-            count_of(g, LATHE_OP_TRANSPOSE) != rows[i].transposes || count_of(g, LATHE_OP_RESHAPE) != rows[i].reshapes)
-            fail_msg("%s: %u products, %u transposes, %u reshapes", rows[i].equation, count_of(g, LATHE_OP_MATMUL),
-                     count_of(g, LATHE_OP_TRANSPOSE), count_of(g, LATHE_OP_RESHAPE));
+        if (graph_run_count(g, LATHE_OP_MATMUL) != rows[i].lowered ||
+            graph_run_count(g, LATHE_OP_EINSUM) == rows[i].lowered ||
+            graph_run_count(g, LATHE_OP_TRANSPOSE) != rows[i].transposes ||
+            graph_run_count(g, LATHE_OP_RESHAPE) != rows[i].reshapes)
+            fail_msg("%s: %u products, %u transposes, %u reshapes", rows[i].equation,
+                     graph_run_count(g, LATHE_OP_MATMUL), graph_run_count(g, LATHE_OP_TRANSPOSE),
+                     graph_run_count(g, LATHE_OP_RESHAPE));
         static const int64_t symbols[32] = {2, 3};
-        int64_t count, same;
-        float *want = graph_run_output(source, symbols, rows[i].equation, &count);
-        float *got = graph_run_output(g, symbols, rows[i].equation, &same);
-        assert_int_equal(count, same);
-        for (int64_t k = 0; k < count; k++)
-            if (!(fabsf(want[k] - got[k]) < 1e-5f)) /* sums in another order */
-                fail_msg("%s: %g instead of %g", rows[i].equation, (double)got[k], (double)want[k]);
-        free(want);
-        free(got);
+        graph_run_same(source, g, symbols, rows[i].equation, 1e-5f); /* sums in another order */
         lathe_arena_free(&ctx.scratch);
         lathe_graph_free(&g);
         lathe_graph_free(&source);

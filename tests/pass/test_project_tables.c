@@ -44,27 +44,12 @@ static const struct {
      false},
 };
 
-static struct lathe_graph *graph_of(size_t i) {
-    static struct lathe_diag diag;
-    struct lathe_graph *g = NULL;
-    lathe_diag_reset(&diag);
-    if (lathe_graph_parse(rows[i].text, &g, &diag) != LATHE_OK)
-        fail_msg("%s: %s\n%s", rows[i].name, diag.text, rows[i].text);
-    return g;
-}
-
-static unsigned count_of(const struct lathe_graph *g, enum lathe_op op) {
-    unsigned count = 0;
-    LATHE_FOR_NODES(g, n)
-    count += g->nodes[n].op == op;
-    return count;
-}
-
 static void tables(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         static struct lathe_diag diag;
-        struct lathe_graph *g = graph_of(i), *source = graph_of(i);
+        struct lathe_graph *g = graph_run_parse(rows[i].text, rows[i].name);
+        struct lathe_graph *source = graph_run_parse(rows[i].text, rows[i].name);
         struct lathe_pass_options options = {0};
         struct lathe_pass_ctx ctx = {.graph = g, .options = &options, .scratch = lathe_arena_new(), .diag = &diag};
         lathe_diag_reset(&diag);
@@ -75,18 +60,11 @@ static void tables(void **state) {
         LATHE_FOR_NODES(g, n)
         slice = g->nodes[n].op == LATHE_OP_SLICE ? n : slice;
         lathe_node_id made = slice == LATHE_NONE ? LATHE_NONE : g->values[g->nodes[slice].in[0]].producer;
-        if (count_of(g, LATHE_OP_LINEAR) != count_of(source, LATHE_OP_LINEAR) || (made != LATHE_NONE) != rows[i].whole)
+        if (graph_run_count(g, LATHE_OP_LINEAR) != graph_run_count(source, LATHE_OP_LINEAR) ||
+            (made != LATHE_NONE) != rows[i].whole)
             fail_msg("%s: the layer is %sof the whole table", rows[i].name, made == LATHE_NONE ? "not " : "");
         static const int64_t symbols[32] = {2, 3};
-        int64_t count, same;
-        float *want = graph_run_output(source, symbols, rows[i].name, &count);
-        float *got = graph_run_output(g, symbols, rows[i].name, &same);
-        assert_int_equal(count, same);
-        for (int64_t k = 0; k < count; k++)
-            if (!(want[k] == got[k] || fabsf(want[k] - got[k]) < 2e-5f))
-                fail_msg("%s: %g instead of %g", rows[i].name, (double)got[k], (double)want[k]);
-        free(want);
-        free(got);
+        graph_run_same(source, g, symbols, rows[i].name, 2e-5f);
         lathe_arena_free(&ctx.scratch);
         lathe_graph_free(&g);
         lathe_graph_free(&source);

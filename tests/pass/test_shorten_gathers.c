@@ -117,27 +117,12 @@ static const struct {
      {{LATHE_OP_MUL, 1, 1}}},
 };
 
-static struct lathe_graph *graph_of(size_t i) {
-    static struct lathe_diag diag;
-    struct lathe_graph *g = NULL;
-    lathe_diag_reset(&diag);
-    if (lathe_graph_parse(rows[i].text, &g, &diag) != LATHE_OK)
-        fail_msg("%s: %s\n%s", rows[i].name, diag.text, rows[i].text);
-    return g;
-}
-
-static unsigned count_of(const struct lathe_graph *g, enum lathe_op op) {
-    unsigned count = 0;
-    LATHE_FOR_NODES(g, n)
-    count += g->nodes[n].op == op;
-    return count;
-}
-
 static void copies(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         static struct lathe_diag diag;
-        struct lathe_graph *g = graph_of(i), *source = graph_of(i);
+        struct lathe_graph *g = graph_run_parse(rows[i].text, rows[i].name);
+        struct lathe_graph *source = graph_run_parse(rows[i].text, rows[i].name);
         struct lathe_pass_options options = {0};
         struct lathe_pass_ctx ctx = {.graph = g, .options = &options, .scratch = lathe_arena_new(), .diag = &diag};
         lathe_diag_reset(&diag);
@@ -146,20 +131,14 @@ static void copies(void **state) {
             fail_msg("%s: %s", rows[i].name, diag.text);
         for (size_t k = 0; k < sizeof rows[i].counts / sizeof *rows[i].counts && rows[i].counts[k].before; k++) {
             enum lathe_op op = rows[i].counts[k].op;
-            if (count_of(source, op) != rows[i].counts[k].before || count_of(g, op) != rows[i].counts[k].after)
+            if (graph_run_count(source, op) != rows[i].counts[k].before ||
+                graph_run_count(g, op) != rows[i].counts[k].after)
                 fail_msg("%s: %s %u -> %u, expected %u -> %u", rows[i].name, lathe_op_info(op)->name,
-                         count_of(source, op), count_of(g, op), rows[i].counts[k].before, rows[i].counts[k].after);
+                         graph_run_count(source, op), graph_run_count(g, op), rows[i].counts[k].before,
+                         rows[i].counts[k].after);
         }
         static const int64_t symbols[32] = {2, 9};
-        int64_t count, same;
-        float *want = graph_run_output(source, symbols, rows[i].name, &count);
-        float *got = graph_run_output(g, symbols, rows[i].name, &same);
-        assert_int_equal(count, same);
-        for (int64_t k = 0; k < count; k++)
-            if (!(want[k] == got[k] || fabsf(want[k] - got[k]) < 2e-5f)) /* scaled before the sums */
-                fail_msg("%s: %g instead of %g", rows[i].name, (double)got[k], (double)want[k]);
-        free(want);
-        free(got);
+        graph_run_same(source, g, symbols, rows[i].name, 2e-5f); /* scaled before the sums */
         lathe_arena_free(&ctx.scratch);
         lathe_graph_free(&g);
         lathe_graph_free(&source);
