@@ -2,6 +2,7 @@
 #include "graph_run.h"
 
 #include "kernel.h"
+#include "pass.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -167,6 +168,16 @@ struct lathe_graph *graph_run_parse(const char *text, const char *name) {
     if (lathe_graph_parse(text, &g, &diag) != LATHE_OK)
         fail_msg("%s: %s\n%s", name, diag.text, text);
     return g;
+}
+
+void graph_run_pass(struct lathe_graph *g, const char *pass, const char *name) {
+    static struct lathe_diag diag;
+    struct lathe_pass_options options = {0};
+    struct lathe_pass_ctx ctx = {.graph = g, .options = &options, .scratch = lathe_arena_new(), .diag = &diag};
+    lathe_diag_reset(&diag);
+    if (lathe_pass_by_name(pass)->run(&ctx) != LATHE_OK || lathe_graph_check(g, &diag) != LATHE_OK)
+        fail_msg("%s: %s: %s", name, pass, diag.text);
+    lathe_arena_free(&ctx.scratch);
 }
 
 unsigned graph_run_count(const struct lathe_graph *g, enum lathe_op op) {

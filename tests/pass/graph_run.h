@@ -23,6 +23,8 @@ void graph_run_end(struct graph_run *run);
 float *graph_run_output(struct lathe_graph *g, const int64_t *symbols, const char *name, int64_t *count);
 /* What tests of one pass do around it; they fail with `name`. */
 struct lathe_graph *graph_run_parse(const char *text, const char *name);
+/* Runs a pass without options, and checks the graph. */
+void graph_run_pass(struct lathe_graph *g, const char *pass, const char *name);
 unsigned graph_run_count(const struct lathe_graph *g, enum lathe_op op);
 /* graph_run_output of both is equal, or less than `bound` apart. */
 void graph_run_same(struct lathe_graph *before, struct lathe_graph *after, const int64_t *symbols, const char *name,

@@ -1,8 +1,6 @@
 /* lower_conv: which convolutions become linear layers, where the transposes go, and that the numbers are the same. */
 #include "graph_run.h"
-#include "pass.h"
 
-#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -87,16 +85,10 @@ static struct lathe_graph *graph_of(size_t i) {
 static void convolutions(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        static struct lathe_diag diag;
         struct lathe_graph *g = graph_of(i), *source = graph_of(i);
-        struct lathe_pass_options options = {0};
-        struct lathe_pass_ctx ctx = {.graph = g, .options = &options, .scratch = lathe_arena_new(), .diag = &diag};
-        lathe_diag_reset(&diag);
-        assert_int_equal(lathe_pass_by_name("lower_conv")->run(&ctx), LATHE_OK);
-        assert_int_equal(lathe_pass_by_name("drop_no_ops")->run(&ctx), LATHE_OK);
-        assert_int_equal(lathe_pass_by_name("drop_dead_nodes")->run(&ctx), LATHE_OK);
-        if (lathe_graph_check(g, &diag) != LATHE_OK)
-            fail_msg("%s: %s", rows[i].name, diag.text);
+        graph_run_pass(g, "lower_conv", rows[i].name);
+        graph_run_pass(g, "drop_no_ops", rows[i].name);
+        graph_run_pass(g, "drop_dead_nodes", rows[i].name);
         if (graph_run_count(g, LATHE_OP_LINEAR) != rows[i].linear ||
             graph_run_count(g, LATHE_OP_CONV) != rows[i].conv ||
             graph_run_count(g, LATHE_OP_TRANSPOSE) != rows[i].transposes)
@@ -105,7 +97,6 @@ static void convolutions(void **state) {
         static const int64_t symbols[32] = {2, 5};
         graph_run_same(source, g, symbols, rows[i].name,
                        1e-2f); /* sums of up to 32 * 8 * 2, of those once more: another order */
-        lathe_arena_free(&ctx.scratch);
         lathe_graph_free(&g);
         lathe_graph_free(&source);
     }

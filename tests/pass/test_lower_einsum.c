@@ -1,8 +1,6 @@
 /* lower_einsum: which equations become a product, and that the numbers are the same (whole numbers: exactly). */
 #include "graph_run.h"
-#include "pass.h"
 
-#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -53,14 +51,8 @@ static struct lathe_graph *graph_of(size_t i) {
 static void equations(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        static struct lathe_diag diag;
         struct lathe_graph *g = graph_of(i), *source = graph_of(i);
-        struct lathe_pass_options options = {0};
-        struct lathe_pass_ctx ctx = {.graph = g, .options = &options, .scratch = lathe_arena_new(), .diag = &diag};
-        lathe_diag_reset(&diag);
-        assert_int_equal(lathe_pass_by_name("lower_einsum")->run(&ctx), LATHE_OK);
-        if (lathe_graph_check(g, &diag) != LATHE_OK)
-            fail_msg("%s: %s", rows[i].equation, diag.text);
+        graph_run_pass(g, "lower_einsum", rows[i].equation);
         if (graph_run_count(g, LATHE_OP_MATMUL) != rows[i].lowered ||
             graph_run_count(g, LATHE_OP_EINSUM) == rows[i].lowered ||
             graph_run_count(g, LATHE_OP_TRANSPOSE) != rows[i].transposes ||
@@ -70,7 +62,6 @@ static void equations(void **state) {
                      graph_run_count(g, LATHE_OP_RESHAPE));
         static const int64_t symbols[32] = {2, 3};
         graph_run_same(source, g, symbols, rows[i].equation, 1e-5f); /* sums in another order */
-        lathe_arena_free(&ctx.scratch);
         lathe_graph_free(&g);
         lathe_graph_free(&source);
     }

@@ -1,14 +1,10 @@
 /* project_tables: which linear layers of sliced rows become slices of a layer of the table, and that the numbers are
  * the same. */
 #include "graph_run.h"
-#include "pass.h"
 
-#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include <cmocka.h>
 
@@ -47,15 +43,9 @@ static const struct {
 static void tables(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        static struct lathe_diag diag;
         struct lathe_graph *g = graph_run_parse(rows[i].text, rows[i].name);
         struct lathe_graph *source = graph_run_parse(rows[i].text, rows[i].name);
-        struct lathe_pass_options options = {0};
-        struct lathe_pass_ctx ctx = {.graph = g, .options = &options, .scratch = lathe_arena_new(), .diag = &diag};
-        lathe_diag_reset(&diag);
-        assert_int_equal(lathe_pass_by_name("project_tables")->run(&ctx), LATHE_OK);
-        if (lathe_graph_check(g, &diag) != LATHE_OK)
-            fail_msg("%s: %s", rows[i].name, diag.text);
+        graph_run_pass(g, "project_tables", rows[i].name);
         lathe_node_id slice = LATHE_NONE;
         LATHE_FOR_NODES(g, n)
         slice = g->nodes[n].op == LATHE_OP_SLICE ? n : slice;
@@ -65,7 +55,6 @@ static void tables(void **state) {
             fail_msg("%s: the layer is %sof the whole table", rows[i].name, made == LATHE_NONE ? "not " : "");
         static const int64_t symbols[32] = {2, 3};
         graph_run_same(source, g, symbols, rows[i].name, 2e-5f);
-        lathe_arena_free(&ctx.scratch);
         lathe_graph_free(&g);
         lathe_graph_free(&source);
     }

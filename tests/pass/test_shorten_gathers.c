@@ -1,13 +1,9 @@
 /* shorten_gathers: which copies around gather_elements go, which must stay, and that the numbers are the same. */
 #include "graph_run.h"
-#include "pass.h"
 
-#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include <cmocka.h>
 
@@ -120,15 +116,9 @@ static const struct {
 static void copies(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        static struct lathe_diag diag;
         struct lathe_graph *g = graph_run_parse(rows[i].text, rows[i].name);
         struct lathe_graph *source = graph_run_parse(rows[i].text, rows[i].name);
-        struct lathe_pass_options options = {0};
-        struct lathe_pass_ctx ctx = {.graph = g, .options = &options, .scratch = lathe_arena_new(), .diag = &diag};
-        lathe_diag_reset(&diag);
-        assert_int_equal(lathe_pass_by_name("shorten_gathers")->run(&ctx), LATHE_OK);
-        if (lathe_graph_check(g, &diag) != LATHE_OK)
-            fail_msg("%s: %s", rows[i].name, diag.text);
+        graph_run_pass(g, "shorten_gathers", rows[i].name);
         for (size_t k = 0; k < sizeof rows[i].counts / sizeof *rows[i].counts && rows[i].counts[k].before; k++) {
             enum lathe_op op = rows[i].counts[k].op;
             if (graph_run_count(source, op) != rows[i].counts[k].before ||
@@ -139,7 +129,6 @@ static void copies(void **state) {
         }
         static const int64_t symbols[32] = {2, 9};
         graph_run_same(source, g, symbols, rows[i].name, 2e-5f); /* scaled before the sums */
-        lathe_arena_free(&ctx.scratch);
         lathe_graph_free(&g);
         lathe_graph_free(&source);
     }
