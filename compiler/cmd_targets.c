@@ -22,9 +22,9 @@ static void precisions_text(unsigned precisions, char *buffer, size_t size) {
 
 static const char *scheme_name(enum lathe_int8_scheme scheme) {
     static const char *const names[] = {
-        [LATHE_INT8_U8S8] = "u8s8",     [LATHE_INT8_U7S8] = "u7s8",      [LATHE_INT8_U7S7_PAIRS] = "u7s7_pairs",
-        [LATHE_INT8_U8S7] = "u8s7",     [LATHE_INT8_SUM1] = "u8s8_sum1", [LATHE_INT8_SUM2] = "u8s8_sum2",
-        [LATHE_INT8_SUM4] = "u8s8_sum4"};
+        [LATHE_INT8_U8S8] = "u8s8",      [LATHE_INT8_U7S8] = "u7s8",      [LATHE_INT8_U7S7_PAIRS] = "u7s7_pairs",
+        [LATHE_INT8_U8S7] = "u8s7",      [LATHE_INT8_SUM1] = "u8s8_sum1", [LATHE_INT8_SUM2] = "u8s8_sum2",
+        [LATHE_INT8_SUM4] = "u8s8_sum4", [LATHE_INT8_FIP] = "u8s8_fip"};
     return names[scheme];
 }
 static const char *shapes_name(const struct lathe_target *t) {

@@ -127,6 +127,8 @@ enum lathe_status lathe_shape_linear_q8(struct shape_ctx *c) {
     int64_t block = lathe_shape_attr_int(c, LATHE_ATTR_BLOCK_SIZE, 0);
     LATHE_TRY(need_vector(c, 3, n));
     LATHE_TRY(need_vector(c, 6, k));
+    LATHE_TRY(need_vector(c, 8, k));
+    LATHE_TRY(need_vector(c, 9, n));
     if (block)
         return need_blocks(c, block, k, n);
     if (lathe_shape_in(c, 7) != LATHE_NONE)

@@ -25,6 +25,9 @@
  * products of MiniLM-L6 are below 0.02 with 4 groups, and its cosine with f32 as u8s7 has it. */
 #define SUMS_ERROR 0.025
 #define SUMS_GAIN  0.1
+/* With inputs of 7 bits in pairs (u8s8_fip) a layer may have this error, about twice that of 8 bits; else it is u8s8.
+ */
+#define PAIRS_ERROR 0.02
 /* On one row a sequence, smaller weights cost nothing that matters. A matrix of 768 x 768 does: short inputs wait for
  * memory, and the three of distilbert (layer 5, pre_classifier) in f32 were 11 % of the bytes of a run. */
 #define ONCE_WEIGHTS  100000
@@ -38,12 +41,13 @@ struct lathe_quantized_weight {
     unsigned bits;        /* of the inputs */
     unsigned sums;        /* groups whose products fit 16 bits together, when that is of use */
     double longer;        /* the error with sums twice as long, which were given up; 0: none were */
+    double paired;        /* the error with pairs, which were given up; 0: they were not */
     bool narrow;          /* no weight is beyond LATHE_Q8_NARROW, and that is of use */
     lathe_value_id table; /* the constant, when it is looked up as well; LATHE_NONE */
     char rounded[96];     /* why numbers in few bits were rounded anew; empty: they were not */
     struct lathe_calibration_input pooled;
     struct lathe_q8_layer layer;
-    lathe_value_id w, w_scale, w_sum, w_zero, x_scale; /* of this run */
+    lathe_value_id w, w_scale, w_sum, w_zero, x_scale, order, w_pairs; /* of this run */
 };
 
 static bool is_transposed(const struct lathe_graph *g, lathe_node_id n) {
@@ -177,6 +181,19 @@ static bool pool_samples(struct lathe_pass_ctx *ctx, const lathe_node_id *list, 
     return true;
 }
 
+/* What gemm_fip wants besides. */
+static bool make_pairs(struct lathe_graph *g, const struct lathe_weight_reader *weights, const char *name,
+                       struct lathe_quantized_weight *s) {
+    int32_t *pairs = lathe_arena_alloc_array(g->arena, (size_t)weights->n, sizeof *pairs);
+    for (int64_t i = 0; pairs && i < weights->n; i++)
+        pairs[i] = lathe_fip_column(s->layer.w + i * weights->k, (size_t)weights->k);
+    if (pairs) {
+        s->order = lathe_graph_add_constant(g, name, LATHE_U8, 1, &weights->k, s->layer.order);
+        s->w_pairs = lathe_graph_add_constant(g, name, LATHE_I32, 1, &weights->n, pairs);
+    }
+    return pairs && s->order != LATHE_NONE && s->w_pairs != LATHE_NONE;
+}
+
 static bool make_constants(struct lathe_graph *g, const struct lathe_weight_reader *weights, const char *name,
                            struct lathe_quantized_weight *s) {
     const int64_t matrix[2] = {weights->n, weights->k};
@@ -193,6 +210,9 @@ static bool make_constants(struct lathe_graph *g, const struct lathe_weight_read
         s->w_scale = lathe_graph_add_constant(g, name, LATHE_F32, 1, &weights->n, l->w_scale);
         s->w_sum = lathe_graph_add_constant(g, name, LATHE_I32, 1, &weights->n, l->w_sum);
     }
+    s->order = s->w_pairs = LATHE_NONE;
+    if (l->order && !make_pairs(g, weights, name, s))
+        return false;
     s->x_scale =
         s->layer.x_scale ? lathe_graph_add_constant(g, name, LATHE_F32, 1, &weights->k, s->layer.x_scale) : LATHE_NONE;
     return s->w != LATHE_NONE && s->w_scale != LATHE_NONE && s->w_sum != LATHE_NONE && !g->out_of_memory;
@@ -221,15 +241,21 @@ static void convert(struct lathe_pass_ctx *ctx, lathe_node_id n, const struct la
     lathe_value_id old = g->nodes[n].in[1];
     lathe_value_id residual = g->nodes[n].n_in > 3 ? g->nodes[n].in[3] : LATHE_NONE;
     lathe_value_id bias = g->nodes[n].n_in > 2 ? g->nodes[n].in[2] : LATHE_NONE;
-    lathe_value_id in[8] = {g->nodes[n].in[0],
-                            s->w,
-                            s->w_scale,
-                            s->w_sum,
-                            s->reused || s->table != LATHE_NONE ? bias : shifted_bias(g, n, columns, s->layer.shift),
-                            residual,
-                            s->x_scale,
-                            s->w_zero};
-    uint32_t n_in = s->w_zero != LATHE_NONE ? 8 : s->x_scale != LATHE_NONE ? 7 : residual != LATHE_NONE ? 6 : 5;
+    lathe_value_id in[10] = {g->nodes[n].in[0],
+                             s->w,
+                             s->w_scale,
+                             s->w_sum,
+                             s->reused || s->table != LATHE_NONE ? bias : shifted_bias(g, n, columns, s->layer.shift),
+                             residual,
+                             s->x_scale,
+                             s->w_zero,
+                             s->order,
+                             s->w_pairs};
+    uint32_t n_in = s->order != LATHE_NONE     ? 10
+                    : s->w_zero != LATHE_NONE  ? 8
+                    : s->x_scale != LATHE_NONE ? 7
+                    : residual != LATHE_NONE   ? 6
+                                               : 5;
     lathe_node_set_op(g, n, LATHE_OP_LINEAR_Q8);
     lathe_node_set_inputs(g, n, in, n_in);
     lathe_node_set_int(g, n, LATHE_ATTR_TRANS_B, 1);
@@ -261,11 +287,15 @@ static void tell_quantized(struct lathe_pass_ctx *ctx, lathe_node_id n, const st
     if (s->layer.block)
         snprintf(scheme, sizeof scheme, "%s weights a column and block of %lld, u%u inputs a row",
                  s->layer.halves ? "4-bit" : "s8", (long long)s->layer.block, s->bits);
+    else if (s->layer.order)
+        snprintf(scheme, sizeof scheme, "s8 weights a column, u8 inputs a row, s7 and u7 in pairs");
     else
         snprintf(scheme, sizeof scheme, "s%u weights a column, u%u inputs a row", s->narrow ? 7 : 8, s->bits);
     if (s->sums && s->longer > 0)
         snprintf(sums, sizeof sums, ", products of %u x 4 in 16 bits (error of %u x 4: %.4f)", s->sums, 2 * s->sums,
                  s->longer);
+    else if (s->paired > 0)
+        snprintf(sums, sizeof sums, ", no pairs of 7 bits (their error: %.4f)", s->paired);
     else if (s->sums)
         snprintf(sums, sizeof sums, ", products of %u x 4 in 16 bits", s->sums);
     if (s->layer.x_scale && s->layer.block)
@@ -303,7 +333,13 @@ static const struct lathe_q8_settings scheme_settings[] = {
     [LATHE_INT8_SUM1] = {.bits = 8, .weight_max = 127, .sums = 1},
     [LATHE_INT8_SUM2] = {.bits = 8, .weight_max = 127, .sums = 2},
     [LATHE_INT8_SUM4] = {.bits = 8, .weight_max = 127, .sums = 4},
+    [LATHE_INT8_FIP] = {.bits = 8, .weight_max = 127, .pairs = true},
 };
+
+/* Does the target multiply bytes as they are, whatever they are? */
+static bool has_dot_products(enum lathe_int8_scheme scheme) {
+    return scheme == LATHE_INT8_U8S8 || scheme == LATHE_INT8_FIP;
+}
 
 static enum lathe_status quantize(struct lathe_pass_ctx *ctx, struct lathe_quantized_layer *layer,
                                   const lathe_node_id *list, uint32_t count, struct lathe_quantized_weight *s,
@@ -314,6 +350,8 @@ static enum lathe_status quantize(struct lathe_pass_ctx *ctx, struct lathe_quant
     bool narrow = scheme == LATHE_INT8_U7S7_PAIRS;
     struct lathe_q8_settings settings = scheme_settings[scheme];
     settings.jobs = ctx->options->quantize->jobs;
+    settings.pairs &= weights->k % 4 == 0 && weights->n % 16 == 0 && groups_of(g, n) == 1 &&
+                      !runs_once(g, g->nodes[n].in[0]); /* few rows go through plain products */
     if (!s->done) {
         if (!pool_samples(ctx, list, count, s))
             return lathe_fail(ctx->diag, LATHE_MSG_NO_MEMORY, "quantize_linear: out of memory");
@@ -329,7 +367,8 @@ static enum lathe_status quantize(struct lathe_pass_ctx *ctx, struct lathe_quant
         settings.given = s->reused || s->table != LATHE_NONE;
         if (settings.given && !s->layer.w)
             return lathe_fail(ctx->diag, LATHE_MSG_NO_MEMORY, "quantize_linear: out of memory");
-        if (settings.given && scheme != LATHE_INT8_U8S8 &&
+        settings.pairs &= !settings.given;
+        if (settings.given && !has_dot_products(scheme) &&
             (s->layer.block ? s->layer.high > LATHE_Q8_NARROW
                             : !lathe_sum16_groups(s->layer.w, weights->n, weights->k, settings.bits)))
             settings.bits = 7; /* numbers of the source or of a table: the inputs give way */
@@ -350,7 +389,12 @@ static enum lathe_status quantize(struct lathe_pass_ctx *ctx, struct lathe_quant
             s->longer = s->layer.error;
             s->layer = shorter;
         }
-        s->sums = scheme != LATHE_INT8_U8S8 && !s->layer.block ? s->layer.sums : 0;
+        if (settings.pairs && s->layer.error > PAIRS_ERROR) {
+            s->paired = s->layer.error;
+            settings.pairs = false;
+            LATHE_TRY(lathe_quantize_weights(weights, &s->pooled, &settings, g->arena, &s->layer, ctx->diag));
+        }
+        s->sums = !has_dot_products(scheme) && !s->layer.block ? s->layer.sums : 0;
         s->done = true;
     }
     double budget = ctx->options->quantize->budget;

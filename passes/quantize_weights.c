@@ -24,6 +24,7 @@
 #include "arena.h"
 #include "bound_sums.h"
 #include "kernel_q8.h"
+#include "pair_steps.h"
 #include "threads.h"
 
 #include <float.h>
@@ -61,6 +62,7 @@ struct rounding {
     struct lathe_q8_layer *out;
     int64_t k, n, rows, held, padded; /* rows to learn from, then `held` to judge by */
     const float *unscale;             /* [k] 1 / r */
+    const bool *whole;                /* [k] with settings.pairs: columns of 8 bits; else NULL */
     float *x;                         /* [k][padded] scaled inputs, column by column */
     float *noise;                     /* [rows + held][k] quantized inputs less x */
     float *weight;                    /* [rows + held] what x and noise are multiplied by */
@@ -97,8 +99,31 @@ static inline void lanes_add(struct lanes *acc, float a, struct lanes b) {
         acc->v[i] += a * b.v[i];
 }
 
-/* What a row of x becomes: its nearest representable values (runtime operator linear_q8). */
-static void quantize_row(const float *x, int64_t k, unsigned bits, float *out) {
+/* What a row of x becomes whose columns have two precisions (struct lathe_fip_rows). */
+static void quantize_pairs(const float *x, const bool *whole, int64_t k, float *out) {
+    float low = 0, high = 0;
+    for (int64_t i = 0; i < k; i++) {
+        float v = whole[i] ? x[i] * 0.5f : x[i];
+        low = v < low ? v : low;
+        high = v > high ? v : high;
+    }
+    float scale = (high - low) / 255;
+    scale = scale > 0 ? scale : 1;
+    float inverse = 1 / scale, zero = -low * inverse;
+    zero = 2 * nearest((zero < 254 ? zero : 254) * 0.5f);
+    for (int64_t i = 0; i < k; i++) {
+        float q = nearest((whole[i] ? x[i] * 0.5f : x[i]) * inverse) + zero;
+        q = q < 0 ? 0 : q > 255 ? 255 : q;
+        out[i] = 2 * scale * (whole[i] ? q - zero : nearest(q * 0.5f) - zero * 0.5f);
+    }
+}
+
+/* What a row of x becomes: its nearest representable values (runtime operator linear_q8). `whole` may be NULL. */
+static void quantize_row(const float *x, const bool *whole, int64_t k, unsigned bits, float *out) {
+    if (whole) {
+        quantize_pairs(x, whole, k, out);
+        return;
+    }
     float low = 0, high = 0, levels = (float)((1u << bits) - 1);
     for (int64_t i = 0; i < k; i++) {
         low = x[i] < low ? x[i] : low;
@@ -114,6 +139,11 @@ static void quantize_row(const float *x, int64_t k, unsigned bits, float *out) {
     }
 }
 
+/* The largest magnitude of weight i. */
+static float limit_of(const struct lathe_q8_settings *settings, const bool *whole, int64_t i) {
+    return whole && !whole[i] ? LATHE_FIP_MOST_WEIGHT : (float)settings->weight_max;
+}
+
 /* ---- a block of output columns */
 
 /* Columns [first, first + 16) as w[k][16] with rows multiplied by 1 / r; `columns` is scratch of 16 k floats. */
@@ -127,11 +157,17 @@ static void read_block(const struct lathe_weight_reader *weights, int64_t first,
             w[i * LANES + c] = columns[c * k + i] * (unscale ? unscale[i] : 1);
 }
 
-static void largest(const float *w, int64_t k, float out[LANES]) {
+/* Of each column the scale with which no weight is beyond its limit. Where sums are bound that is half the range. */
+static void least_scales(const float *w, int64_t k, const struct lathe_q8_settings *settings, const bool *whole,
+                         float out[LANES]) {
     memset(out, 0, LANES * sizeof *out);
-    for (int64_t i = 0; i < k; i++)
-        for (int c = 0; c < LANES; c++)
-            out[c] = fabsf(w[i * LANES + c]) > out[c] ? fabsf(w[i * LANES + c]) : out[c];
+    for (int64_t i = 0; i < k; i++) {
+        float limit = settings->sums ? LATHE_Q8_NARROW : limit_of(settings, whole, i);
+        for (int c = 0; c < LANES; c++) {
+            float scale = fabsf(w[i * LANES + c]) / limit;
+            out[c] = scale > out[c] ? scale : out[c];
+        }
+    }
 }
 
 /* Where sums are bound, a scale may be so large that few weights are beyond half the range, or so small that many are
@@ -143,13 +179,12 @@ static void choose_scales(const struct rounding *j, const float *w, float *trial
     static const float of_sums[] = {2.0f,  1.8f,  1.6f,  1.45f, 1.3f, 1.2f, 1.1f, 1.0f,
                                     0.92f, 0.84f, 0.76f, 0.7f,  0.6f, 0.5f, 0};
     const float *shares = j->settings->sums ? of_sums : of_one;
-    float top[LANES], best[LANES] = {0}, limit = (float)j->settings->weight_max;
-    float base = j->settings->sums ? LATHE_Q8_NARROW : limit, most = (float)lathe_sum16_limit(j->settings->bits);
-    largest(w, j->k, top);
+    float top[LANES], best[LANES] = {0}, most = (float)lathe_sum16_limit(j->settings->bits);
+    least_scales(w, j->k, j->settings, j->whole, top);
     for (size_t t = 0; shares[t] > 0; t++) {
         float s[LANES], inverse[LANES], error[LANES] = {0};
         for (int c = 0; c < LANES; c++) {
-            s[c] = top[c] > 0 ? top[c] * shares[t] / base : 1;
+            s[c] = top[c] > 0 ? top[c] * shares[t] : 1;
             inverse[c] = 1 / s[c];
         }
         for (int64_t i = 0; i < j->k; i++)
@@ -157,11 +192,13 @@ static void choose_scales(const struct rounding *j, const float *w, float *trial
                 trial[i * LANES + c] = w[i * LANES + c] * inverse[c];
         if (j->settings->sums)
             lathe_sum16_project(trial, j->k, j->settings->sums, most, trial, NULL);
-        for (int64_t i = 0; i < j->k; i++)
+        for (int64_t i = 0; i < j->k; i++) {
+            float limit = limit_of(j->settings, j->whole, i);
             for (int c = 0; c < LANES; c++) {
                 float v = w[i * LANES + c], d = clamp(nearest(trial[i * LANES + c]), limit) * s[c] - v;
                 error[c] += (j->energy[i] + j->ridge[i]) * (d * d);
             }
+        }
         for (int c = 0; c < LANES; c++)
             if (t == 0 || error[c] < best[c]) {
                 best[c] = error[c];
@@ -215,10 +252,8 @@ static void move_in_sums(const struct rounding *j, int64_t i, float *sums, int c
 
 /* Rounds w (in units of its scale) to q; e[rows][16] becomes X (q - w). `sums` is scratch of lathe_sum16_project. */
 static void round_block(const struct rounding *j, const float *w, float *q, float *e, float *sums) {
-    float limit = (float)j->settings->weight_max, up[LANES], down[LANES];
+    float up[LANES], down[LANES];
     memset(e, 0, (size_t)j->rows * LANES * sizeof *e);
-    for (int c = 0; c < LANES; c++)
-        up[c] = down[c] = limit;
     if (j->settings->sums) {
         lathe_sum16_project(w, j->k, j->settings->sums, (float)lathe_sum16_limit(j->settings->bits), q, sums);
         for (int64_t i = 0; i < j->k; i++)
@@ -231,10 +266,13 @@ static void round_block(const struct rounding *j, const float *w, float *q, floa
         for (int64_t t = 0; t < j->k; t++) {
             int64_t i = j->order[t].index;
             const float *x = j->x + i * j->padded;
+            float limit = limit_of(j->settings, j->whole, i);
             float energy = j->energy[i], inverse = energy > 0 ? 1 / (energy + j->ridge[i]) : 0, next[LANES];
             struct lanes sum = {0};
             for (int64_t r = 0; energy > 0 && r < j->rows; r++)
                 lanes_add(&sum, x[r], lanes_load(e + r * LANES));
+            for (int c = 0; c < LANES; c++)
+                up[c] = down[c] = limit;
             if (j->settings->sums)
                 room_in_sums(j, i, sums, q, up, down);
             for (int c = 0; c < LANES; c++) {
@@ -294,11 +332,13 @@ static void store_block(const struct rounding *j, int64_t first, const float *q,
     int64_t count = j->n - first < LANES ? j->n - first : LANES;
     for (int64_t c = 0; c < count; c++) {
         int8_t *to = j->out->w + (first + c) * j->k;
+        const uint8_t *order = j->out->order;
         int32_t sum = 0;
         for (int64_t i = 0; i < j->k; i++) {
-            int v = (int)q[i * LANES + c];
+            int64_t from = order ? i / 64 * 64 + order[i] : i;
+            int v = (int)q[from * LANES + c];
             to[i] = (int8_t)v;
-            sum += v;
+            sum += j->whole && j->whole[from] ? 2 * v : v;
         }
         j->out->w_scale[first + c] = scale[c];
         j->out->w_sum[first + c] = sum;
@@ -314,7 +354,7 @@ static void count_block(const struct rounding *j, int64_t first, const float *w,
             int v = (int)nearest(q[i * LANES + c]);
             n->min = i == 0 || v < n->min ? v : n->min;
             n->max = i == 0 || v > n->max ? v : n->max;
-            bool beyond = !j->settings->given && fabsf(want) > (float)j->settings->weight_max + 0.5f;
+            bool beyond = !j->settings->given && fabsf(want) > limit_of(j->settings, j->whole, i) + 0.5f;
             n->saturated += beyond;
             n->rounded += !beyond && fabsf(want - nearest(want)) > 1e-3f;
         }
@@ -411,6 +451,7 @@ struct trial {
     const struct lathe_weight_reader *weights;
     const struct lathe_calibration_input *input;
     const struct lathe_q8_settings *settings;
+    const bool *whole;
     float *columns, *w, *q, *x, *noise; /* scratch: 16 k each, x and noise k */
     int64_t rows;
 };
@@ -418,7 +459,6 @@ struct trial {
 /* Error of some output columns with smoothing r (NULL: none) and rounding to the nearest. */
 static double try_smoothing(const struct trial *t, const float *r, float *unscale) {
     int64_t k = t->weights->k, blocks = (t->weights->n + LANES - 1) / LANES, tried = blocks < 6 ? blocks : 6;
-    float limit = t->settings->sums ? LATHE_Q8_NARROW : (float)t->settings->weight_max;
     double total = 0;
     for (int64_t i = 0; r && i < k; i++)
         unscale[i] = 1 / r[i];
@@ -426,9 +466,9 @@ static double try_smoothing(const struct trial *t, const float *r, float *unscal
         int64_t first = (tried > 1 ? b * (blocks - 1) / (tried - 1) : 0) * LANES;
         float top[LANES];
         read_block(t->weights, first, r ? unscale : NULL, t->columns, t->w);
-        largest(t->w, k, top);
+        least_scales(t->w, k, t->settings, t->whole, top);
         for (int c = 0; c < LANES; c++)
-            top[c] = top[c] > 0 ? top[c] / limit : 1;
+            top[c] = top[c] > 0 ? top[c] : 1;
         for (int64_t i = 0; i < k; i++)
             for (int c = 0; c < LANES; c++)
                 t->q[i * LANES + c] = nearest(t->w[i * LANES + c] / top[c]) * top[c];
@@ -441,7 +481,7 @@ static double try_smoothing(const struct trial *t, const float *r, float *unscal
                 t->x[i] = x[i] * (r ? r[i] : 1);
                 norm += (double)x[i] * (double)x[i];
             }
-            quantize_row(t->x, k, t->settings->bits, t->noise);
+            quantize_row(t->x, t->whole, k, t->settings->bits, t->noise);
             for (int64_t i = 0; i < k; i++) {
                 lanes_add(&off, t->noise[i], lanes_load(t->q + i * LANES));
                 lanes_add(&off, -t->x[i], lanes_load(t->w + i * LANES));
@@ -460,14 +500,14 @@ static double try_smoothing(const struct trial *t, const float *r, float *unscal
 
 /* Whether the columns are scaled: nearly always it pays, most where a few columns are large. How much is not searched
  * for: the error of one layer on a sample does not tell exponents apart that the whole model does. */
-static bool choose_smoothing(struct trial *t, const float *row_max, float *r, float *unscale, double *alpha) {
+static bool choose_smoothing(struct trial *t, const float *reach, const float *row_max, float *r, float *unscale,
+                             double *alpha) {
     /* Weights are rounded for low error, inputs are not: the more of the load goes to the weights, unless they have 7
      * bits. u8s8 with 0.5, 0.6, 0.7 on 1000 sentences that are no calibration: mean 0.99943, 0.99950, 0.99941, minimum
      * 0.9976, 0.9982, 0.9958. */
-    double exponent = t->settings->weight_max > LATHE_Q8_NARROW ? 0.6 : 0.5, plain = try_smoothing(t, NULL, unscale);
-    memset(unscale, 0, (size_t)t->weights->k * sizeof *unscale);
-    column_reach(t->input, unscale);
-    smoothing(unscale, row_max, t->weights->k, exponent, r);
+    bool narrow = t->settings->pairs || t->settings->weight_max <= LATHE_Q8_NARROW;
+    double exponent = narrow ? 0.5 : 0.6, plain = try_smoothing(t, NULL, unscale);
+    smoothing(reach, row_max, t->weights->k, exponent, r);
     double smoothed = try_smoothing(t, r, unscale);
     *alpha = smoothed < WORSE * plain ? exponent : 0;
     return *alpha > 0;
@@ -497,7 +537,7 @@ static void fill_inputs(struct rounding *j, const struct lathe_calibration_input
         float *out = j->noise + t * j->k;
         for (int64_t i = 0; i < j->k; i++)
             row[i] = x[i] * (r ? r[i] : 1);
-        quantize_row(row, j->k, j->settings->bits, out);
+        quantize_row(row, j->whole, j->k, j->settings->bits, out);
         float size = 0;
         for (int64_t i = 0; i < j->k; i++)
             size += row[i] * row[i];
@@ -557,7 +597,7 @@ static void sum_up(const struct rounding *j) {
         out->rounded += n->rounded;
     }
     out->error = size > 0 ? sqrt(error / size) : error > 0 ? 1 : 0;
-    out->sums = lathe_sum16_groups(out->w, j->n, j->k, j->settings->bits);
+    out->sums = j->settings->pairs ? 0 : lathe_sum16_groups(out->w, j->n, j->k, j->settings->bits);
 }
 
 enum lathe_status lathe_quantize_weights(const struct lathe_weight_reader *weights,
@@ -577,6 +617,7 @@ enum lathe_status lathe_quantize_weights(const struct lathe_weight_reader *weigh
         out->w_scale = lathe_arena_alloc_array(arena, columns, sizeof *out->w_scale);
         out->w_sum = lathe_arena_alloc_array(arena, columns, sizeof *out->w_sum);
         out->shift = lathe_arena_alloc_array(arena, columns, sizeof *out->shift);
+        out->order = settings->pairs ? lathe_arena_alloc_array(arena, (size_t)k, sizeof *out->order) : NULL;
     }
     float *r = lathe_arena_alloc_array(arena, (size_t)k, sizeof *r);
     struct lathe_arena *own = lathe_arena_new();
@@ -584,6 +625,8 @@ enum lathe_status lathe_quantize_weights(const struct lathe_weight_reader *weigh
         return lathe_fail(diag, LATHE_MSG_NO_MEMORY, "quantizing weights: out of memory");
     float *unscale = lathe_arena_alloc_array(own, (size_t)k, sizeof *unscale);
     float *row_max = lathe_arena_alloc_array(own, (size_t)k, sizeof *row_max);
+    float *reach = lathe_arena_alloc_array(own, (size_t)k, sizeof *reach);
+    bool *whole = lathe_arena_alloc_array(own, (size_t)k, sizeof *whole);
     float *scratch = lathe_arena_alloc_array(own, (size_t)k, (3 * LANES + 2) * sizeof *scratch);
     j.x = lathe_arena_alloc_array(own, (size_t)k, (size_t)j.padded * sizeof *j.x);
     j.noise = lathe_arena_alloc_array(own, (size_t)k, (size_t)j.padded * sizeof *j.noise);
@@ -595,18 +638,24 @@ enum lathe_status lathe_quantize_weights(const struct lathe_weight_reader *weigh
     j.size = lathe_arena_alloc_array(own, columns, sizeof *j.size);
     j.counts = lathe_arena_alloc_array(own, columns, sizeof *j.counts);
     enum lathe_status status = LATHE_OK;
-    if (!out->w || !out->w_scale || !out->w_sum || !out->shift || !r || !unscale || !row_max || !scratch || !j.x ||
-        !j.noise || !j.weight || !j.energy || !j.ridge || !j.order || !j.error || !j.size || !j.counts) {
+    if (!out->w || !out->w_scale || !out->w_sum || !out->shift || !r || !unscale || !row_max || !reach || !whole ||
+        (settings->pairs && !out->order) || !scratch || !j.x || !j.noise || !j.weight || !j.energy || !j.ridge ||
+        !j.order || !j.error || !j.size || !j.counts) {
         status = lathe_fail(diag, LATHE_MSG_NO_MEMORY, "quantizing weights: out of memory");
     } else {
         float *w = scratch + k * LANES, *q = w + k * LANES, *x = q + k * LANES;
-        struct trial t = {
-            weights, input, settings, scratch, w, q, x, x + k, input->rows < TRIAL_ROWS ? input->rows : TRIAL_ROWS};
         if (!row_maxima(weights, scratch, row_max)) {
             out->error = NAN;
             goto done;
         }
-        if (!settings->given && choose_smoothing(&t, row_max, r, unscale, &out->alpha)) {
+        column_reach(input, reach);
+        if (settings->pairs) {
+            lathe_pair_steps(reach, row_max, k, out->order, whole);
+            j.whole = whole;
+        }
+        struct trial t = {weights, input, settings, j.whole, scratch,
+                          w,       q,     x,        x + k,   input->rows < TRIAL_ROWS ? input->rows : TRIAL_ROWS};
+        if (!settings->given && choose_smoothing(&t, reach, row_max, r, unscale, &out->alpha)) {
             out->x_scale = r;
             for (int64_t i = 0; i < k; i++)
                 unscale[i] = 1 / r[i];
@@ -620,6 +669,10 @@ enum lathe_status lathe_quantize_weights(const struct lathe_weight_reader *weigh
         qsort(j.order, (size_t)k, sizeof *j.order, by_energy);
         status = run(&j, diag);
         sum_up(&j);
+        /* Columns of 8 bits come as half of what they mean. */
+        for (int64_t i = 0; settings->pairs && i < k; i++)
+            r[i] = (out->x_scale ? r[i] : 1) * (whole[i] ? 0.5f : 1);
+        out->x_scale = settings->pairs ? r : out->x_scale;
     }
 done:
     lathe_arena_free(&own);

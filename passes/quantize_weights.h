@@ -10,6 +10,7 @@ struct lathe_q8_settings {
     unsigned bits;  /* of the activations: 8 or 7 */
     int weight_max; /* 127, 64 or 63 */
     unsigned sums;  /* groups of 4 k whose products shall fit 16 bits together (bound_sums.h); 0: no matter */
+    bool pairs;     /* for gemm_fip (kernel_q8.h): most steps have one bit less; bits 8, sums 0 */
     int jobs;
     bool given; /* the layer has its numbers (reuse_weights.h): only its error is found */
 };
@@ -18,9 +19,10 @@ struct lathe_q8_settings {
 struct lathe_q8_layer {
     int8_t *w;      /* [n][k] */
     float *w_scale; /* [n] */
-    int32_t *w_sum; /* [n] */
+    int32_t *w_sum; /* [n] with an order: other steps than pairs count twice */
     float *shift;   /* [n] to be added to the bias: the mean error seen, with its sign turned */
     float *x_scale; /* [k], NULL: columns are left as they are */
+    uint8_t *order; /* [k] with settings.pairs: w has its steps in this order, x_scale is there; else NULL */
     double error;   /* |y8 - y| / |y| over the sample */
     double alpha;   /* of the smoothing, 0: none */
     int min, max;   /* of w */

@@ -45,6 +45,10 @@ static uint64_t xcr0(void) {
     return (uint64_t)high << 32 | low;
 }
 
+static bool is_amd(void) {
+    return cpuid(0, 0).b == 0x68747541u; /* "Auth" */
+}
+
 /* All of `want` set in `have`. */
 static bool all(unsigned have, unsigned want) {
     return (have & want) == want;
@@ -88,7 +92,7 @@ uint64_t lathe_cpu_bits(void) {
         (r & MASK(BIT_FMA))) {
         r |= MASK(BIT_AVX512);
         if (all(seven.c, 1u << 11))
-            r |= MASK(BIT_AVX512_VNNI);
+            r |= MASK(BIT_AVX512_VNNI) | (is_amd() ? MASK(BIT_BYTE_ADDS) : 0);
         if (all(seven.c, 1u << 1 | 1u << 6))
             r |= MASK(BIT_AVX512_VBMI);
         if (all(seven1.a, 1u << 5))
@@ -117,8 +121,7 @@ static void cache_add(struct lathe_cpu_caches *out, unsigned level, uint64_t byt
 
 void lathe_cpu_caches(struct lathe_cpu_caches *out) {
     *out = (struct lathe_cpu_caches){0};
-    unsigned vendor_b = cpuid(0, 0).b;
-    unsigned leaf = vendor_b == 0x68747541u /* "Auth" */ ? 0x8000001du : 4;
+    unsigned leaf = is_amd() ? 0x8000001du : 4;
     for (unsigned i = 0; i < 16; i++) {
         struct leaf l = cpuid(leaf, i);
         unsigned type = l.a & 31;

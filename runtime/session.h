@@ -49,7 +49,7 @@ struct lathe_phase {
     uint32_t block_rows;
 };
 #define LATHE_NO_SLOT        UINT64_MAX
-#define LATHE_BLOCK_OPERANDS 8
+#define LATHE_BLOCK_OPERANDS 10
 
 /* Operands that a step working by rows touches by rows: bits of ins, then of outs; both 0 for other operators. */
 struct lathe_row_operands {

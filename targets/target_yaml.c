@@ -286,7 +286,7 @@ static enum lathe_status set_int8(const struct reader *r, const char *key, const
     static const struct choice list[] = {{"u8s8", LATHE_INT8_U8S8},      {"u8s7", LATHE_INT8_U8S7},
                                          {"u7s8", LATHE_INT8_U7S8},      {"u7s7_pairs", LATHE_INT8_U7S7_PAIRS},
                                          {"u8s8_sum1", LATHE_INT8_SUM1}, {"u8s8_sum2", LATHE_INT8_SUM2},
-                                         {"u8s8_sum4", LATHE_INT8_SUM4}};
+                                         {"u8s8_sum4", LATHE_INT8_SUM4}, {"u8s8_fip", LATHE_INT8_FIP}};
     int value;
     LATHE_TRY(CHOOSE(r, key, node, list, &value));
     r->target->int8_scheme = (enum lathe_int8_scheme)value;

@@ -22,22 +22,6 @@ static inline __attribute__((always_inline)) vi q8b_zero_pairs(const int8_t *zer
     return vi_zero_pairs(z);
 }
 
-/* Rows [row, row + rows) of a tile; *e is its epilogue. */
-static inline struct lathe_gemm_q8_tile q8b_rows(const struct lathe_gemm_q8_tile *tile, size_t row, size_t rows,
-                                                 struct lathe_gemm_q8_epilogue *e) {
-    struct lathe_gemm_q8_tile part = *tile;
-    part.rows = rows;
-    part.a += row * tile->lda;
-    part.x_sum += row * tile->ldx_sum;
-    part.c += row * tile->ldc;
-    *e = *tile->epilogue;
-    e->scale += row;
-    e->zero += row;
-    e->residual = e->residual ? e->residual + row * e->ldr : NULL;
-    part.epilogue = e;
-    return part;
-}
-
 /* Columns [column, column + cols) of the tile from their f32 sums. */
 static __attribute__((noinline)) void q8b_finish(const struct lathe_gemm_q8_tile *tile, size_t column, size_t cols,
                                                  const float *sums, size_t ld) {
@@ -189,7 +173,7 @@ static inline __attribute__((always_inline)) void Q8B_NAME(block_panels)(const s
 static __attribute__((noinline)) void Q8B_NAME(block_rest)(const struct lathe_gemm_q8_tile *tile, size_t column) {
     for (size_t r = 0; r < tile->rows; r += 2) {
         struct lathe_gemm_q8_epilogue e;
-        struct lathe_gemm_q8_tile part = q8b_rows(tile, r, tile->rows - r < 2 ? 1 : 2, &e);
+        struct lathe_gemm_q8_tile part = q8_tile_rows(tile, r, tile->rows - r < 2 ? 1 : 2, &e);
         for (size_t j = column; j < tile->cols; j += 16) {
             size_t cols = tile->cols - j < 16 ? tile->cols - j : 16;
             if (part.rows == 2)
@@ -205,7 +189,7 @@ static void Q8B_NAME(block_tile)(const struct lathe_gemm_q8_tile *tile) {
         struct lathe_gemm_q8_epilogue e;
         size_t left = tile->rows - r, j = 0;
         rows = left >= Q8B_MR ? Q8B_MR : left >= 4 ? 4 : left >= 2 ? 2 : 1;
-        struct lathe_gemm_q8_tile part = q8b_rows(tile, r, rows, &e);
+        struct lathe_gemm_q8_tile part = q8_tile_rows(tile, r, rows, &e);
         for (size_t width = rows > 2 ? Q8B_WIDTH : Q8B_LONG; j + width * 16 - 16 < tile->cols; j += width * 16) {
             size_t cols = tile->cols - j < width * 16 ? tile->cols - j : width * 16;
             if (rows == Q8B_MR)

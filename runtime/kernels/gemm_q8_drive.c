@@ -8,6 +8,7 @@
 
 #define A_BYTES   ((size_t)256 << 10) /* quantized rows of a block */
 #define LEAST     ((size_t)16)        /* rows of a block, at least: a tile on vectors has no more */
+#define FIP_ROWS  ((size_t)8)         /* from here on gemm_fip is faster: fewer wait for memory */
 #define W_COLUMNS ((size_t)64)        /* packed on the way at a time */
 
 static size_t minimum(size_t a, size_t b) {
@@ -31,13 +32,13 @@ size_t lathe_gemm_q8_scratch(size_t m, size_t n, size_t k, size_t block, bool pa
            (packed ? 0 : minimum((n + 15) / 16 * 16, W_COLUMNS) * ((k + 3) / 4 * 4));
 }
 
-/* Rows of bytes, then their scales and zero points, then the sums of their blocks. */
+/* Rows of bytes, then their scales and zero points, then the sums of their blocks, or their sums for gemm_fip. */
 struct rows {
     uint8_t *a;
     float *scale;
     int32_t *zero;
     int32_t *sums;
-    size_t blocks; /* a row; 0: none */
+    size_t each; /* sums a row */
 };
 
 static size_t block_count(size_t k, size_t block) {
@@ -45,14 +46,14 @@ static size_t block_count(size_t k, size_t block) {
 }
 
 size_t lathe_gemm_q8_rows_bytes(size_t m, size_t k, size_t block) {
-    size_t each = sizeof(float) + sizeof(int32_t) * (1 + block_count(k, block));
+    size_t each = sizeof(float) + sizeof(int32_t) * (1 + (block ? block_count(k, block) : 1));
     if (k > LATHE_Q8_MAX_K || m > SIZE_MAX / 2 / (row_bytes(k) + each))
         return SIZE_MAX;
     return m * row_bytes(k) + (m * each + 63) / 64 * 64;
 }
 
 static struct rows rows_at(void *memory, size_t m, size_t k, const struct lathe_gemm_q8_blocks *blocks) {
-    struct rows r = {.a = memory, .blocks = blocks ? blocks->count : 0};
+    struct rows r = {.a = memory, .each = blocks ? blocks->count : 1};
     r.scale = (float *)(void *)(r.a + m * row_bytes(k));
     r.zero = (int32_t *)(void *)(r.scale + m);
     r.sums = r.zero + m;
@@ -83,11 +84,15 @@ static uint32_t sum_bytes(const uint8_t *p, size_t n) {
 static void sum_blocks(const struct rows *rows, size_t count, size_t k, size_t block) {
     for (size_t r = 0; r < count; r++) {
         uint8_t *a = rows->a + r * row_bytes(k);
-        int32_t *sums = rows->sums + r * rows->blocks;
+        int32_t *sums = rows->sums + r * rows->each;
         for (size_t i = 0, at = 0; at < k; i++, at += block)
             sums[i] = lathe_q8_block_sum(sum_bytes(a + at, minimum(block, k - at)));
         memset(a + k, 0, (8 - k % 8) % 8); /* groups of eight steps are read */
     }
+}
+
+static bool by_fip(const struct lathe_kernels *kernels, const struct lathe_gemm_q8 *p) {
+    return p->order && kernels->gemm_fip.fn && p->m >= FIP_ROWS && p->m != 13;
 }
 
 /* Rows [m0, m1) of x into the first rows of `out`. */
@@ -99,17 +104,27 @@ static void quantize(const struct lathe_kernels *kernels, const struct lathe_gem
                                        .ldx = p->ldx,
                                        .x_scale = p->x_scale,
                                        .levels = p->levels,
+                                       .even = p->order != NULL,
                                        .q = out.a,
                                        .ldq = row_bytes(p->k),
                                        .scale = out.scale,
                                        .zero = out.zero};
     kernels->quantize_rows(&rows);
-    if (out.blocks)
+    if (p->blocks)
         sum_blocks(&out, rows.count, p->k, p->blocks->block);
+    if (p->order)
+        kernels->fip_rows(&(struct lathe_fip_rows){.count = rows.count,
+                                                   .k = p->k,
+                                                   .order = p->order,
+                                                   .q = out.a,
+                                                   .ldq = rows.ldq,
+                                                   .scale = out.scale,
+                                                   .zero = out.zero,
+                                                   .x_pairs = by_fip(kernels, p) ? out.sums : NULL});
 }
 
 static struct rows rows_from(struct rows r, size_t m0, size_t k) {
-    return (struct rows){r.a + m0 * row_bytes(k), r.scale + m0, r.zero + m0, r.sums + m0 * r.blocks, r.blocks};
+    return (struct rows){r.a + m0 * row_bytes(k), r.scale + m0, r.zero + m0, r.sums + m0 * r.each, r.each};
 }
 
 void lathe_gemm_q8_prepare(const struct lathe_kernels *kernels, const struct lathe_gemm_q8 *p,
@@ -132,6 +147,8 @@ struct share {
 static const struct lathe_gemm_q8_kernel *kernel_of(const struct lathe_kernels *kernels,
                                                     const struct lathe_gemm_q8 *p) {
     bool pairs_fit = p->sums || p->levels == 127;
+    if (by_fip(kernels, p))
+        return &kernels->gemm_fip;
     if (p->blocks)
         return pairs_fit ? &kernels->gemm_u7s8_blocks : &kernels->gemm_u8s8_blocks;
     if (p->sums >= 2)
@@ -215,13 +232,14 @@ static void run_block(const struct block *block, size_t n0, size_t n1, const int
         } else {
             e.w_scale = p->epilogue.w_scale + j;
             e.w_sum = p->epilogue.w_sum + j;
+            tile.w_pairs = p->w_pairs ? p->w_pairs + j : NULL;
         }
         for (size_t i = 0; i < tiles; i++) {
             /* Tiles of like size, but with blocks: there few numbers of rows have code of their own. */
             size_t from = w ? i * kernel->mr : rows * i / tiles, row = block->m0 + from;
             tile.rows = w ? minimum(kernel->mr, rows - from) : rows * (i + 1) / tiles - from;
             tile.a = block->rows.a + from * lda;
-            tile.x_sum = block->rows.sums + from * cells.count;
+            tile.x_sum = tile.x_pairs = block->rows.sums + from * block->rows.each;
             tile.c = p->y + row * p->ldy + j;
             if (tiles > 1 && !w) {
                 /* Each tile fetches its part of the next group, the last one what is left: distilbert int8 at 256

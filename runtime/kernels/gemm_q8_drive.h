@@ -16,6 +16,10 @@ struct lathe_gemm_q8 {
                       first two k of each group apart from those of the last two, whatever bytes of 0 to `levels` come;
                       1 goes without saying when levels is 127. 0: not even those of one group */
     const struct lathe_gemm_q8_blocks *blocks; /* NULL, or what the weights have beside their numbers */
+    /* NULL, or the order of the steps of K (struct lathe_fip_rows) and lathe_fip_column of the columns: K is a multiple
+     * of 4, N of 16, levels 255, sums 0, no blocks */
+    const uint8_t *order;
+    const int32_t *w_pairs;
     /* w in packing S8_N16K4 (S4_N16K8 when blocks->halves), or NULL: then element (t, j) at w[t * ldw + j], transposed
      * w[j * ldw + t] */
     const int8_t *panels;

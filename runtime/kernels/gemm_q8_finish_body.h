@@ -6,6 +6,27 @@
 #include "kernel_q8.h"
 #include "unroll.h"
 
+/* Rows [row, row + rows) of a tile; *e is to be their epilogue. */
+static inline struct lathe_gemm_q8_tile q8_tile_rows(const struct lathe_gemm_q8_tile *tile, size_t row, size_t rows,
+                                                     struct lathe_gemm_q8_epilogue *e) {
+    struct lathe_gemm_q8_tile part = *tile;
+    part.rows = rows;
+    part.a += row * tile->lda;
+    part.x_sum = tile->x_sum ? tile->x_sum + row * tile->ldx_sum : NULL;
+    part.x_pairs = tile->x_pairs ? tile->x_pairs + row : NULL;
+    if (!tile->epilogue) {
+        part.sums += row * tile->ldc;
+        return part;
+    }
+    part.c += row * tile->ldc;
+    *e = *tile->epilogue;
+    e->scale += row;
+    e->zero += row;
+    e->residual = e->residual ? e->residual + row * e->ldr : NULL;
+    part.epilogue = e;
+    return part;
+}
+
 /* `column`: of the tile, where the sums begin; c is the place of that column. */
 static inline __attribute__((always_inline)) void q8_finish_rows(enum lathe_activation activation, size_t rows,
                                                                  size_t cols, size_t column, const int32_t *sums,

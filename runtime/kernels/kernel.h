@@ -161,6 +161,8 @@ struct lathe_kernels {
     struct lathe_gemm_q8_kernel gemm_u8s8; /* any bytes in A */
     /* the products of so many groups of 4 of K fit 16 bits together: kernel_q8.h */
     struct lathe_gemm_q8_kernel gemm_u7s8, gemm_sum2, gemm_sum4;
+    struct lathe_gemm_q8_kernel gemm_fip;                           /* fn NULL: it does not pay, or is not there */
+    lathe_fip_rows_fn fip_rows;                                     /* always there */
     struct lathe_gemm_q8_kernel gemm_u8s8_blocks, gemm_u7s8_blocks; /* weights with scales a block */
     /* sizes for tile choice; from CPUID */
     size_t l1_bytes, l2_bytes;

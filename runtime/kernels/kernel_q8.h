@@ -17,6 +17,15 @@
  * most. gemm_sum2, gemm_sum4: over 2, over 4 groups together, counted from k = 0; so it does when the weights of one
  * sign that go into a sum are 128 (inputs of 7 bits: 258) or less together.
  *
+ * gemm_fip multiplies less, by the fast inner product (Winograd, IEEE Trans. Comput. C-17, 1968), on weights made for
+ * it: (x1 + w2)(x2 + w1) = x1 w1 + x2 w2 + x1 x2 + w1 w2 is one product and two additions for two products; what x1 x2
+ * sums up to is found once a row, what w1 w2 does once a column. Where four vectors are added a cycle and two
+ * multiplied, it is best to do a third of the products as they are: of each 12 steps of k (all of them, from 0 on) the
+ * first four are, and the others are pairs of t and t + 4; so are the steps behind the last 12 done as they are. Sums
+ * of a byte of a row and a weight must fit a byte: weights of pairs are -63 to 63, and their inputs have one bit less
+ * than those of other steps, which the columns of x with the greatest products take (`order`). What a row holds for it
+ * is struct lathe_fip_rows. The sums are exact, and those that any family has of the same bytes.
+ *
  * Weights with scales a block of `block` steps of k and column (struct lathe_gemm_q8_blocks) are the other kind: the
  * integer sums of a block are exact, those of the blocks are added in f32 from the first to the last. Numbers of 4 bits
  * lie two a byte, packing S4_N16K8: [k/8][16][4] bytes a panel, the first four steps of eight in the low halves, the
@@ -38,12 +47,42 @@ struct lathe_quantize_rows {
     size_t ldx;
     const float *x_scale; /* [k]: what is quantized is x[r][i] * x_scale[i]; NULL: x */
     unsigned levels;      /* 255 or 127 */
+    bool even;            /* zero is: 2 round(-lo / scale / 2) */
     uint8_t *q;
     size_t ldq;
     float *scale;  /* [count] */
     int32_t *zero; /* [count] */
 };
 typedef void (*lathe_quantize_rows_fn)(const struct lathe_quantize_rows *rows);
+
+/* `count` rows of quantized bytes (levels 255, even) in the order of the steps: step t of k takes byte order[t] of its
+ * own 64 (those of t / 64 * 64 on), and those of pairs (lathe_fip_is_pair) take half of it, half to even. A step of
+ * scale is twice as much then: scale doubles, zero halves, and pairs mean (byte - zero) * scale as ever, other steps
+ * (byte - 2 zero) * scale. For gemm_fip, where x_pairs is not NULL, bytes of pairs are x1 + 64 and x2 - 64 (x of 0 to
+ * 128), so that x1 + 64 + w2 is 1 to 255 and x2 - 64 + w1 -127 to 127, and x_pairs takes minus the sum of their
+ * products. */
+struct lathe_fip_rows {
+    size_t count, k;      /* k a multiple of 4 */
+    const uint8_t *order; /* [k], the low six bits; below what is left of k, or any byte may be taken */
+    uint8_t *q;
+    size_t ldq;
+    float *scale;
+    int32_t *zero;
+    int32_t *x_pairs; /* [count] */
+};
+typedef void (*lathe_fip_rows_fn)(const struct lathe_fip_rows *rows);
+#define LATHE_FIP_MOST_WEIGHT 63
+static inline bool lathe_fip_is_pair(size_t t, size_t k) {
+    return t < k / 12 * 12 && t % 12 >= 4;
+}
+/* What the sums of a column w [k] begin with: minus the sum of w1 w2 + 64 (w1 - w2) over its pairs. */
+static inline int32_t lathe_fip_column(const int8_t *w, size_t k) {
+    int32_t sum = 0;
+    for (size_t t = 0; t < k; t++)
+        if (lathe_fip_is_pair(t, k) && t % 12 < 8)
+            sum += w[t] * w[t + 4] + 64 * (w[t] - w[t + 4]);
+    return -sum;
+}
 
 /* y = act((sum - zero[r] * w_sum[j]) * (scale[r] * w_scale[j]) + bias[j]) + residual[r][j], each operation rounded.
  * GELU in either form is within 2.1e-4 and within 4.7e-4 of the size of its argument: far below the steps of the 8-bit
@@ -115,6 +154,8 @@ struct lathe_gemm_q8_tile {
     const int32_t *x_sum; /* rows x blocks->count with row stride ldx_sum: lathe_q8_block_sum of the bytes of a block;
                              bytes of a past the true k meet weights of 0, whatever they are */
     size_t ldx_sum;
+    const int32_t *x_pairs,
+        *w_pairs;        /* gemm_fip: of the rows, and lathe_fip_column of the tile's columns, whole panels */
     const int8_t *fetch; /* NULL, or what to bring into cache meanwhile: fetch_step bytes for every 4 steps of k (less
                             than a line: spread evenly, which memory likes better than all at once), and as much one
                             panel_stride further for each panel that goes through the registers */

@@ -73,7 +73,7 @@ void lathe_quantize_rows_u8__c(const struct lathe_quantize_rows *rows) {
             hi = v_max(v, hi);
             bad += v * 0.0f;
         }
-        struct row_range range = row_range(lo, hi, bad, rows->levels);
+        struct row_range range = row_range(lo, hi, bad, rows->levels, rows->even);
         rows->scale[r] = range.scale;
         rows->zero[r] = range.zero;
         size_t padded = (rows->k + 3) / 4 * 4, i = 0;
@@ -81,5 +81,29 @@ void lathe_quantize_rows_u8__c(const struct lathe_quantize_rows *rows) {
             for (; i < rows->k; i++)
                 q[i] = quantized(rows->x_scale ? x[i] * rows->x_scale[i] : x[i], &range, rows->levels);
         memset(q + i, 0, padded - i);
+    }
+}
+
+void lathe_fip_rows__c(const struct lathe_fip_rows *rows) {
+    for (size_t r = 0; r < rows->count; r++) {
+        uint8_t *q = rows->q + r * rows->ldq, own[64] = {0};
+        int32_t sum = 0;
+        for (size_t t = 0; t < rows->k; t++) {
+            if (t % 64 == 0)
+                memcpy(own, q + t, rows->k - t < 64 ? rows->k - t : 64);
+            q[t] = own[rows->order[t] & 63];
+            if (lathe_fip_is_pair(t, rows->k))
+                q[t] = (uint8_t)((q[t] + (q[t] >> 1 & 1)) >> 1);
+        }
+        for (size_t t = 0; rows->x_pairs && t < rows->k; t++)
+            if (lathe_fip_is_pair(t, rows->k) && t % 12 < 8) {
+                q[t] = (uint8_t)(q[t] + 64);
+                q[t + 4] = (uint8_t)(q[t + 4] - 64);
+                sum += q[t] * (int8_t)q[t + 4];
+            }
+        if (rows->x_pairs)
+            rows->x_pairs[r] = -sum;
+        rows->scale[r] *= 2;
+        rows->zero[r] /= 2;
     }
 }

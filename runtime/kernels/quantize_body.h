@@ -3,6 +3,7 @@
 #define LATHE_QUANTIZE_BODY_H
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 struct row_range {
@@ -16,7 +17,7 @@ static inline int32_t nearest(float x) {
 }
 
 /* lo <= 0 <= hi over the row's numbers; `bad` is NaN when one of them is not finite, else 0. */
-static inline struct row_range row_range(float lo, float hi, float bad, unsigned levels) {
+static inline struct row_range row_range(float lo, float hi, float bad, unsigned levels, bool even) {
     float range = hi - lo + bad;
     if (!(range < INFINITY))
         return (struct row_range){.scale = NAN};
@@ -24,9 +25,9 @@ static inline struct row_range row_range(float lo, float hi, float bad, unsigned
         return (struct row_range){.scale = 1.0f};
     struct row_range r = {.scale = range / (float)levels};
     r.inverse = 1.0f / r.scale;
-    r.zero = nearest((0.0f - lo) * r.inverse);
-    if (r.zero > (int32_t)levels)
-        r.zero = (int32_t)levels;
+    float zero = (0.0f - lo) * r.inverse, most = (float)(even ? levels & ~1u : levels);
+    zero = zero < most ? zero : most;
+    r.zero = even ? 2 * nearest(zero * 0.5f) : nearest(zero);
     return r;
 }
 

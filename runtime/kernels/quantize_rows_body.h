@@ -65,13 +65,19 @@ struct quantize_ranges {
 
 /* row_range of the first `count` rows, all at once. */
 static __attribute__((noinline)) void quantize_ranges(struct quantize_ranges *r, size_t count, unsigned levels,
-                                                      float *scale, int32_t *zero) {
+                                                      bool even, float *scale, int32_t *zero) {
     const vf none = v_set1(0.0f), most = v_set1((float)levels);
+    const vf last = v_set1((float)(even ? levels & ~1u : levels));
     vf below = vi_as_float(vi_max(vi_load(r->below), vi_set1(0)));
     vf range = vi_as_float(vi_load(r->above)) + below;
     vm is_number = v_lt(range, v_set1(INFINITY)), is_small = v_lt(range, v_set1(1e-30f));
     vf s = range / most, inverse = v_select(is_small, none, v_select(is_number, v_set1(1.0f) / s, none));
-    vi z = vi_round(v_select(is_number, v_min(below * inverse, most), none));
+    vf at = v_select(is_number, v_min(below * inverse, last), none);
+    vi z = vi_round(at);
+    if (even) {
+        z = vi_round(at * v_set1(0.5f));
+        z = vi_add(z, z);
+    }
     v_store(r->inverse, inverse);
     vi_store(r->zero, z);
     v_store_n(scale, v_select(is_small, v_set1(1.0f), v_select(is_number, s, v_set1(NAN))), count);
@@ -106,7 +112,7 @@ static inline __attribute__((always_inline)) void quantize_rows_of(const struct 
         LATHE_NO_UNROLL
         for (size_t r = 0; r < count; r++)
             quantize_ends(x + r * rows->ldx, x_scale, rows->k, &ranges.above[r], &ranges.below[r]);
-        quantize_ranges(&ranges, count, rows->levels, rows->scale + first, rows->zero + first);
+        quantize_ranges(&ranges, count, rows->levels, rows->even, rows->scale + first, rows->zero + first);
         LATHE_NO_UNROLL
         for (size_t r = 0; r < count; r++)
             quantize_write(x + r * rows->ldx, x_scale, rows->k, ranges.inverse[r], ranges.zero[r], rows->levels,

@@ -9,9 +9,9 @@ enum packing {
 #undef PACKING
 };
 
-enum { X, W, W_SCALE, W_SUM, BIAS, RESIDUAL, X_SCALE, W_ZERO, OPERANDS };
-static const enum lathe_dtype operand_type[OPERANDS] = {LATHE_F32, LATHE_I8,  LATHE_F32, LATHE_I32,
-                                                        LATHE_F32, LATHE_F32, LATHE_F32, LATHE_I8};
+enum { X, W, W_SCALE, W_SUM, BIAS, RESIDUAL, X_SCALE, W_ZERO, ORDER, W_PAIRS, OPERANDS };
+static const enum lathe_dtype operand_type[OPERANDS] = {LATHE_F32, LATHE_I8,  LATHE_F32, LATHE_I32, LATHE_F32,
+                                                        LATHE_F32, LATHE_F32, LATHE_I8,  LATHE_U8,  LATHE_I32};
 
 struct product {
     struct lathe_gemm_q8 gemm; /* of all columns, at the first of x */
@@ -54,6 +54,7 @@ static bool product_of(const struct lathe_op_call *call, struct product *out) {
     bool packed = packing == PACKING_S8_N16K4 || packing == PACKING_S4_N16K8;
     const struct lathe_tensor *bias = lathe_operand(call, BIAS), *residual = lathe_operand(call, RESIDUAL);
     const struct lathe_tensor *x_scale = lathe_operand(call, X_SCALE);
+    const struct lathe_tensor *order = lathe_operand(call, ORDER), *w_pairs = lathe_operand(call, W_PAIRS);
     bool transposed = lathe_attr_int(&call->attrs, LATHE_ATTR_TRANS_B, 0) != 0;
     int64_t width = k, groups = lathe_linear_groups(call, width, n, packed);
     if (!groups || (groups > 1 && block))
@@ -61,7 +62,10 @@ static bool product_of(const struct lathe_op_call *call, struct product *out) {
     k /= groups;
     if (lathe_count_range(x, 0, x->rank - 1) != m || !has_count(packed ? NULL : w, k * n, !packed) ||
         !has_count(lathe_operand(call, W_SUM), n, true) || !has_count(bias, n, false) ||
-        !has_count(residual, m * n, false) || !has_count(x_scale, k, false))
+        !has_count(residual, m * n, false) || !has_count(x_scale, k, false) || !has_count(order, k, false) ||
+        !has_count(w_pairs, n, order != NULL))
+        return false;
+    if (order && (k % 4 || n % 16 || groups > 1 || block))
         return false;
     *out = (struct product){.packed = packed, .groups = groups};
     if (block) {
@@ -78,6 +82,8 @@ static bool product_of(const struct lathe_op_call *call, struct product *out) {
                                        .ldx = (size_t)width,
                                        .x_scale = x_scale ? x_scale->data : NULL,
                                        .blocks = block ? &out->blocks : NULL,
+                                       .order = order ? order->data : NULL,
+                                       .w_pairs = order ? w_pairs->data : NULL,
                                        .panels = packed ? w->data : NULL,
                                        .w = packed ? NULL : w->data,
                                        .transposed = transposed,

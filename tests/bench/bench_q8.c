@@ -102,7 +102,8 @@ static unsigned sums_of(const char *family) {
     return strcmp(family, "gemm_sum4") == 0 ? 4 : strcmp(family, "gemm_sum2") == 0 ? 2 : 0;
 }
 
-/* Multiply-adds a second of one core, in the scheme of a row. */
+/* Multiply-adds a second of one core, in the scheme of a row; of gemm_fip those of plain dot products, which it may
+ * surpass. */
 static double peak_of(const char *family, uint64_t bits) {
     int32_t two[2] = {0, 0};
     double lanes = 1.0 / 4;
@@ -210,8 +211,12 @@ static void layers(struct lathe_pool *pool, const char *family, const char *name
     int8_t *weights = bench_memory(total);
     float *w_scale = bench_floats(4096), *bias = bench_floats(4096);
     int32_t *w_sum = bench_memory(4096 * 4);
+    uint8_t *order = bench_memory(4096);
+    bool fip = strcmp(family, "gemm_fip") == 0;
     for (size_t i = 0; i < total; i++)
-        weights[i] = weights[i] == -128 ? 0 : weights[i];
+        weights[i] = fip ? weights[i] % (LATHE_FIP_MOST_WEIGHT + 1) : weights[i] == -128 ? 0 : weights[i];
+    for (size_t i = 0; i < 4096; i++)
+        order[i] = i % 64;
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
             size_t m = rows[r], k = shapes[s][0], n = shapes[s][1];
@@ -239,6 +244,8 @@ static void layers(struct lathe_pool *pool, const char *family, const char *name
                                        .x = x,
                                        .ldx = k,
                                        .blocks = form ? &blocks : NULL,
+                                       .order = fip ? order : NULL,
+                                       .w_pairs = w_sum,
                                        .sums = blocks.halves ? 1 : sums_of(family),
                                        .y = y,
                                        .ldy = n,
@@ -274,6 +281,7 @@ static void layers(struct lathe_pool *pool, const char *family, const char *name
             free(cells);
         }
     free(weights);
+    free(order);
     free(w_scale);
     free(bias);
     free(w_sum);
@@ -291,7 +299,7 @@ static void quantizes(const char *name, lathe_quantize_rows_fn fn) {
     quantize_fn = fn;
     printf("%-34s", name);
     for (size_t k = 384; k <= 3072; k *= 2) {
-        struct lathe_quantize_rows rows = {16, k, x, k, NULL, 255, q, k, scale, zero};
+        struct lathe_quantize_rows rows = {16, k, x, k, NULL, 255, false, q, k, scale, zero};
         printf("%6.3f ns an element, rows of %zu", bench_best(run_quantize, &rows) / (16 * (double)k) * 1e9, k);
     }
     putchar('\n');

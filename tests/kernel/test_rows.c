@@ -50,6 +50,7 @@ static const struct {
 #define IS_UNARY_lathe_binary_f32_fn(family, function, bits)
 #define IS_UNARY_lathe_few_f32_fn(family, function, bits)
 #define IS_UNARY_lathe_taps_f32_fn(family, function, bits)
+#define IS_UNARY_lathe_fip_rows_fn(family, function, bits)
 #define KERNEL_GEMM_F32(function, pack, bits, mr, nr)
 #define KERNEL(family, type, function, bits, bound) IS_UNARY_##type(family, function, (bits))
 #include "kernels.def"

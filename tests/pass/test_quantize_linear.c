@@ -2,6 +2,7 @@
  * operands, what is left in f32, and that nothing depends on threads. */
 #include "calibration.h"
 #include "graph_run.h"
+#include "kernel_q8.h"
 #include "pass.h"
 #include "report.h"
 #include "text.h"
@@ -163,16 +164,27 @@ static void check_operands(const struct lathe_graph *g, lathe_node_id n, int lim
     const struct lathe_node *node = &g->nodes[n];
     const int8_t *w = g->values[node->in[1]].data;
     const int32_t *sum = g->values[node->in[3]].data;
+    const uint8_t *order = node->n_in > 8 ? g->values[node->in[8]].data : NULL;
     int64_t rows, k;
     assert_int_equal(node->op, LATHE_OP_LINEAR_Q8);
     assert_true(lathe_value_dim_is(g, node->in[1], 0, &rows) && lathe_value_dim_is(g, node->in[1], 1, &k));
     for (int64_t c = 0; c < rows; c++) {
         int32_t have = 0;
         for (int64_t i = 0; i < k; i++) {
-            assert_in_range(w[c * k + i] + limit, 0, 2 * limit);
-            have += w[c * k + i];
+            bool pair = order && lathe_fip_is_pair((size_t)i, (size_t)k);
+            int most = pair ? LATHE_FIP_MOST_WEIGHT : limit;
+            assert_in_range(w[c * k + i] + most, 0, 2 * most);
+            have += order && !pair ? 2 * w[c * k + i] : w[c * k + i];
         }
         assert_int_equal(have, sum[c]);
+        if (order)
+            assert_int_equal(lathe_fip_column(w + c * k, (size_t)k), ((const int32_t *)g->values[node->in[9]].data)[c]);
+    }
+    for (int64_t i = 0; order && i < k; i++) { /* each once */
+        int times = 0;
+        for (int64_t other = i / 64 * 64; other < k && other < i / 64 * 64 + 64; other++)
+            times += order[other] == i % 64;
+        assert_int_equal(times, 1);
     }
 }
 
@@ -186,7 +198,7 @@ static void check_sums(const struct lathe_graph *g, lathe_node_id n, enum lathe_
     int limit = lathe_attr_int(&attrs, LATHE_ATTR_BITS, 8) == 8 ? 128 : 258;
     const int8_t *w = g->values[g->nodes[n].in[1]].data;
     assert_true(lathe_value_dim_is(g, g->nodes[n].in[1], 0, &rows) && lathe_value_dim_is(g, g->nodes[n].in[1], 1, &k));
-    if (scheme == LATHE_INT8_U8S8 ? said != 0 : said < wanted[scheme])
+    if (scheme == LATHE_INT8_U8S8 || scheme == LATHE_INT8_FIP ? said != 0 : said < wanted[scheme])
         fail_msg("scheme %d: sum16 is %d", (int)scheme, (int)said);
     for (int64_t c = 0; said && c < rows; c++)
         for (int64_t first = 0; first < k; first += 4 * said)
@@ -220,7 +232,7 @@ static const struct accuracy accuracies[] = {
     {"1", true, LATHE_INT8_U8S8, 0.9998, true, false},     {"2", false, LATHE_INT8_U7S8, 0.9995, false, true},
     {"2", true, LATHE_INT8_U7S7_PAIRS, 0.999, true, true}, {"2", false, LATHE_INT8_U8S7, 0.9995, false, true},
     {"1", false, LATHE_INT8_SUM1, 0.9998, false, false},   {"2", true, LATHE_INT8_SUM2, 0.9995, true, true},
-    {"2", false, LATHE_INT8_SUM4, 0.9995, false, true},
+    {"2", false, LATHE_INT8_SUM4, 0.9995, false, true},    {"2", true, LATHE_INT8_FIP, 0.9993, true, true},
 };
 
 static void test_accuracy(void **unused) {
@@ -244,6 +256,7 @@ static void test_accuracy(void **unused) {
         check_sums(g, node_named(g, "first"), c->scheme);
         check_sums(g, node_named(g, "second"), c->scheme);
         check_operands(g, node_named(g, "first"), limit);
+        assert_int_equal(g->nodes[node_named(g, "first")].n_in > 8, c->scheme == LATHE_INT8_FIP);
         check_operands(g, node_named(g, "second"), limit);
         if (has_x_scale(g, "first") != c->first_scaled || has_x_scale(g, "second") != c->second_scaled)
             fail_msg("case %zu: scales at first %d, second %d", i, has_x_scale(g, "first"), has_x_scale(g, "second"));

@@ -67,6 +67,8 @@ static void shipped(void **state) {
         {"znver4", BIT(AVX512_BF16), BIT(AMX_TILE), LATHE_PRECISION_F32 | LATHE_PRECISION_BF16 | LATHE_PRECISION_INT8},
         {"znver5", BIT(AVX512_BF16) | BIT(AVX_VNNI), BIT(AMX_TILE),
          LATHE_PRECISION_F32 | LATHE_PRECISION_BF16 | LATHE_PRECISION_INT8},
+        {"znver5-fast", BIT(AVX512_VNNI) | BIT(BYTE_ADDS), BIT(AMX_TILE),
+         LATHE_PRECISION_F32 | LATHE_PRECISION_BF16 | LATHE_PRECISION_INT8},
         {"inferentia", 0, BIT(AVX2), LATHE_PRECISION_F32 | LATHE_PRECISION_BF16},
     };
     assert_int_equal(lathe_target_builtin_count(), sizeof want / sizeof *want);
