@@ -136,14 +136,23 @@ static double rate_of(const struct step *c, double rate) {
     return (rate > 0 ? rate : cost->f32) * cost->efficiency * c->cycles;
 }
 
-static double product_rate(const struct step *c) {
+#define FIP_ROWS 24 /* fewer gain little by it */
+
+/* Layers with w_pairs are faster, where the target is for them. */
+static double product_rate(const struct step *c, double rows) {
     const struct lathe_target_cost *cost = &c->m->target->cost;
+    double fip = rows >= FIP_ROWS && c->m->target->features & LATHE_CPU_MASK(LATHE_CPU_FAST_ADDS) && cost->fip > 0
+                     ? cost->fip
+                     : 1;
     switch (c->s->op) {
     case LATHE_OP_LINEAR_Q8:
+        return rate_of(c, cost->int8) * (c->s->n_in > 9 ? fip : 1);
     case LATHE_OP_MATMUL_INTEGER:
         return rate_of(c, cost->int8);
     case LATHE_OP_LINEAR_BF16:
         return rate_of(c, cost->bf16);
+    case LATHE_OP_LINEAR:
+        return rate_of(c, cost->f32) * (c->s->n_in > 4 ? fip : 1);
     default:
         return rate_of(c, cost->f32);
     }
@@ -163,7 +172,7 @@ static void product(const struct step *c, double k) {
     double out = elements(c, y), n = last_dim(c, y), rows = n > 0 ? out / n : 0;
     c->out->kind = LATHE_COST_LINEAR;
     c->out->products = out * k;
-    double compute = (out * k + cost->ramp_rows * n * k) / product_rate(c);
+    double compute = (out * k + cost->ramp_rows * n * k) / product_rate(c, rows);
     if (rows == 0)
         compute = 0;
     if (c->s->op == LATHE_OP_LINEAR_Q8)

@@ -88,6 +88,8 @@ static const struct step steps[] = {
     {"quantize_embedding", false},
     /* What stands between two steps is known now: the tensors that --cast all rounds. */
     {"cast_tensors", false},
+    /* Layers that are still f32 stay so. */
+    {"pair_products", false},
     {"drop_dead_nodes", true},
 };
 
@@ -98,6 +100,7 @@ static const struct step quantize_steps[] = {
     {"smooth_activations", false},
     {"quantize_attention", false},
     {"quantize_embedding", false},
+    {"pair_products", false},
     {"drop_dead_nodes", false},
 };
 

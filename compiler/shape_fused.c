@@ -81,7 +81,9 @@ static enum lathe_status shape_product_of_rows(struct shape_ctx *c, uint32_t bia
 }
 
 enum lathe_status lathe_shape_linear(struct shape_ctx *c) {
-    return shape_product_of_rows(c, 2);
+    LATHE_TRY(shape_product_of_rows(c, 2));
+    bool trans = lathe_shape_attr_int(c, LATHE_ATTR_TRANS_B, 0) != 0;
+    return need_vector(c, 4, lathe_value_dim(c->g, lathe_shape_in(c, 1), trans ? 0 : 1));
 }
 
 enum lathe_status lathe_shape_linear_bf16(struct shape_ctx *c) {

@@ -92,7 +92,7 @@ uint64_t lathe_cpu_bits(void) {
         (r & MASK(BIT_FMA))) {
         r |= MASK(BIT_AVX512);
         if (all(seven.c, 1u << 11))
-            r |= MASK(BIT_AVX512_VNNI) | (is_amd() ? MASK(BIT_BYTE_ADDS) : 0);
+            r |= MASK(BIT_AVX512_VNNI) | (is_amd() ? MASK(BIT_FAST_ADDS) : 0);
         if (all(seven.c, 1u << 1 | 1u << 6))
             r |= MASK(BIT_AVX512_VBMI);
         if (all(seven1.a, 1u << 5))

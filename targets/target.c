@@ -39,7 +39,7 @@ uint64_t lathe_target_imply(uint64_t features) {
     } rules[] = {
         {BIT(AMX_INT8) | BIT(AMX_BF16), BIT(AMX_TILE)},
         {BIT(AMX_TILE), BIT(AVX512)},
-        {BIT(BYTE_ADDS), BIT(AVX512_VNNI)},
+        {BIT(FAST_ADDS), BIT(AVX512_VNNI)},
         {BIT(AVX512_VNNI) | BIT(AVX512_VBMI) | BIT(AVX512_BF16) | BIT(AVX512_FP16), BIT(AVX512)},
         {BIT(AVX512), BIT(AVX2) | BIT(FMA) | BIT(F16C)},
         {BIT(AVX_VNNI) | BIT(FMA) | BIT(F16C), BIT(AVX2)},

@@ -156,7 +156,7 @@ static __attribute__((noinline)) void attention_run(const struct lathe_attention
         if (n < 16)
             memset(panel, 0, 16 * d * sizeof *panel);
         for (size_t i = 0; i < n; i += VN)
-            gemm_pack_a(n - i < VN ? n - i : VN, d, args->q + (q + i) * args->ldq, args->ldq, panel + i, 16);
+            gemm_pack_a(n - i < VN ? n - i : VN, d, args->q + (q + i) * args->ldq, args->ldq, NULL, panel + i, 16);
     }
     if (rounds)
         attention_round(st.qt, groups * AQ * d);

@@ -22,9 +22,9 @@ static inline __attribute__((always_inline)) void gemm_finish_rows(enum lathe_ac
                                                                    size_t cols, size_t column, const float *sums,
                                                                    size_t ld, float *c, size_t ldc,
                                                                    const struct lathe_gemm_epilogue *e) {
-    vf scale = v_set1(e->scale);
-    bool scaled = e->scale != 1.0f;
+    bool scaled = e->scale != 1.0f || e->row_scale;
     for (size_t r = 0; r < rows; r++) {
+        vf scale = v_set1(e->row_scale ? e->scale * e->row_scale[r] : e->scale);
         const float *residual = e->residual ? e->residual + r * e->ldr + column : NULL;
         for (size_t j = 0; j < cols; j += VN) {
             size_t n = cols - j < VN ? cols - j : VN;
@@ -45,17 +45,20 @@ static inline __attribute__((always_inline)) void gemm_finish_rows(enum lathe_ac
     }
 }
 
-/* The same for GELU without scale and residual, two vectors together: one alone leaves the multipliers idle between its
+/* The same for GELU without residual, two vectors together: one alone leaves the multipliers idle between its
  * steps. A layer of distilbert is 1 % faster for it. */
-static inline void gemm_finish_gelu(size_t rows, size_t cols, const float *bias, const float *sums, size_t ld, float *c,
-                                    size_t ldc) {
-    for (size_t r = 0; r < rows; r++)
+static inline void gemm_finish_gelu(size_t rows, size_t cols, const float *bias, const float *row_scale,
+                                    const float *sums, size_t ld, float *c, size_t ldc) {
+    for (size_t r = 0; r < rows; r++) {
+        vf scale = v_set1(row_scale ? row_scale[r] : 1.0f);
         for (size_t j = 0; j < cols; j += 2 * VN) {
             const float *at = sums + r * ld + j;
-            vf x = v_gelu(v_load(at) + v_load(bias + j)), y = v_gelu(v_load(at + VN) + v_load(bias + j + VN));
+            vf x = v_gelu(v_load(at) * scale + v_load(bias + j));
+            vf y = v_gelu(v_load(at + VN) * scale + v_load(bias + j + VN));
             v_store(c + r * ldc + j, x);
             v_store(c + r * ldc + j + VN, y);
         }
+    }
 }
 
 static __attribute__((noinline)) void gemm_finish(size_t rows, size_t cols, size_t column, const float *sums, size_t ld,
@@ -66,7 +69,7 @@ static __attribute__((noinline)) void gemm_finish(size_t rows, size_t cols, size
         break;
     case LATHE_ACT_GELU:
         if (e->bias && !e->residual && e->scale == 1 && cols % (2 * VN) == 0)
-            gemm_finish_gelu(rows, cols, e->bias + column, sums, ld, c, ldc);
+            gemm_finish_gelu(rows, cols, e->bias + column, e->row_scale, sums, ld, c, ldc);
         else
             gemm_finish_rows(LATHE_ACT_GELU, rows, cols, column, sums, ld, c, ldc, e);
         break;
@@ -107,7 +110,54 @@ static inline __attribute__((always_inline)) void gemm_steps(const size_t rows, 
     }
 }
 
-static inline __attribute__((always_inline)) void gemm_panels(const size_t rows, const size_t panels,
+/* The same by the fast inner product, k / 3 times three steps. Of the lines of B three times as many are asked for a
+ * turn, or as few as the bytes named by `step` have, apart: memory likes that better than all at once. */
+static inline __attribute__((always_inline)) void gemm_fip_steps(const size_t rows, const size_t panels, size_t k,
+                                                                 const float *a, size_t lda, const float *b,
+                                                                 size_t stride, const float *fetch, size_t step,
+                                                                 vf acc[GEMM_MR][GEMM_MAX_VECTORS]) {
+    const size_t vectors = panels * GEMM_VP, fetches = (3 * step + 15) / 16, apart = 3 * step / (fetches ? fetches : 1);
+    for (size_t t = 0; t + 3 <= k; t += 3, a += 3 * lda, b += 48, fetch += 3 * step) {
+        const float *a1 = a + lda, *a2 = a1 + lda;
+        __asm__("" : "+r"(a1), "+r"(a2)); /* or the compiler has a register for each row, and no room for them */
+        vf bv[GEMM_MAX_VECTORS][3];
+        LATHE_UNROLL
+        for (size_t v = 0; v < vectors; v++) {
+            LATHE_UNROLL
+            for (size_t i = 0; i < 3; i++)
+                bv[v][i] = v_load(b + i * 16 + v / GEMM_VP * stride + v % GEMM_VP * VN);
+        }
+        LATHE_UNROLL
+        for (size_t r = 0; r < rows; r++) {
+            LATHE_UNROLL
+            for (size_t i = 0; i < 3; i++)
+                if (i * rows / 3 == r && (i == 0 || i < fetches)) {
+                    LATHE_UNROLL
+                    for (size_t p = 0; p < panels; p++)
+                        __builtin_prefetch(fetch + i * apart + p * stride, 0, 2);
+                }
+            vf x = v_set1(a[r]), x1 = v_set1(a1[r]), x2 = v_set1(a2[r]);
+            LATHE_UNROLL
+            for (size_t v = 0; v < vectors; v++) {
+                acc[r][v] = v_fma(x, bv[v][0], acc[r][v]);
+                acc[r][v] = v_fma(x1 + bv[v][2], x2 + bv[v][1], acc[r][v]);
+            }
+        }
+    }
+}
+
+/* What is left of k then, at most two steps. */
+static __attribute__((noinline)) void gemm_fip_rest(size_t rows, size_t cols, size_t k, const float *a, size_t lda,
+                                                    const float *b, size_t stride, float *sums) {
+    for (size_t t = 0; t < k; t++, a += lda, b += 16)
+        for (size_t r = 0; r < rows; r++)
+            for (size_t j = 0; j < cols; j += VN)
+                v_store(sums + r * cols + j,
+                        v_fma(v_set1(a[r]), v_load(b + j / 16 * stride + j % 16), v_load(sums + r * cols + j)));
+}
+
+/* `fip`: by the fast inner product, on panels whose lines follow each other. */
+static inline __attribute__((always_inline)) void gemm_panels(const bool fip, const size_t rows, const size_t panels,
                                                               const struct lathe_gemm_f32_tile *tile, const float *b,
                                                               float *c, size_t cols) {
     const size_t vectors = panels * GEMM_VP;
@@ -117,8 +167,11 @@ static inline __attribute__((always_inline)) void gemm_panels(const size_t rows,
     LATHE_UNROLL
     for (size_t r = 0; r < rows; r++) {
         LATHE_UNROLL
-        for (size_t v = 0; v < vectors; v++)
+        for (size_t v = 0; v < vectors; v++) {
             acc[r][v] = v_set1(0.0f);
+            if (fip && !tile->accumulate)
+                acc[r][v] = v_set1(tile->row_first[r]) + v_load(tile->col_first + (c - tile->c) + v * VN);
+        }
     }
     /* Through a buffer where columns are missing, and for epilogues: lines of C far apart may share one set of the
      * first cache. */
@@ -144,15 +197,20 @@ static inline __attribute__((always_inline)) void gemm_panels(const size_t rows,
     size_t turn = tile->fetch ? k : k > ahead ? k - ahead : 0, step = tile->fetch ? tile->fetch_step : tile->ldb;
     const float *fetch = tile->fetch ? tile->fetch : b + ahead * tile->ldb, *a = tile->a,
                 *next_group = b + panels * stride;
+    turn -= fip && turn < k ? turn % 3 : 0;
     for (size_t t = 0, end = turn; t < k; t = end, end = k, fetch = next_group) {
-        gemm_steps(rows, panels, end - t, a, tile->lda, b, tile->ldb, stride, fetch, step, acc);
+        if (fip)
+            gemm_fip_steps(rows, panels, end - t, a, tile->lda, b, stride, fetch, step, acc);
+        else
+            gemm_steps(rows, panels, end - t, a, tile->lda, b, tile->ldb, stride, fetch, step, acc);
         a += (end - t) * tile->lda;
         b += (end - t) * tile->ldb;
     }
     /* The sums of large tiles take a bias, or what changes nothing, on their way to C: 1 % of such a layer. */
     const struct lathe_gemm_epilogue *e = tile->epilogue;
     size_t column = (size_t)(c - tile->c);
-    bool simple = rows * panels >= GEMM_MANY && e && e->activation == LATHE_ACT_NONE && !e->residual && e->scale == 1;
+    bool simple = rows * panels >= GEMM_MANY && e && e->activation == LATHE_ACT_NONE && !e->residual && e->scale == 1 &&
+                  !e->row_scale;
     bool direct = whole && (!e || simple);
     float *to = direct ? c : sums;
     size_t ld = direct ? ldc : panels * 16;
@@ -169,6 +227,8 @@ static inline __attribute__((always_inline)) void gemm_panels(const size_t rows,
             v_store(to + r * ld + v * VN, x);
         }
     }
+    if (fip && k % 3) /* then it is the last of the blocks of k, with an epilogue */
+        gemm_fip_rest(rows, panels * 16, k % 3, a - k % 3 * tile->lda, tile->lda, b - k % 3 * 16, stride, sums);
     if (direct)
         return;
     if (e)
@@ -187,9 +247,9 @@ static inline __attribute__((always_inline)) void gemm_rows(const size_t rows, c
         float *c = tile->c + p * 16;
         size_t cols = tile->cols - p * 16 < n * 16 ? tile->cols - p * 16 : n * 16;
         if (n == width)
-            gemm_panels(rows, width, tile, b, c, cols);
+            gemm_panels(false, rows, width, tile, b, c, cols);
         else
-            gemm_panels(rows, 1, tile, b, c, cols);
+            gemm_panels(false, rows, 1, tile, b, c, cols);
         p += n;
     }
 }

@@ -12,6 +12,8 @@
 
 #include "gemm_split.h"
 
+#include <float.h>
+#include <math.h>
 #include <string.h>
 
 #define A_FLOATS  ((size_t)81920) /* packed block of A: 320 KB */
@@ -30,7 +32,9 @@ size_t lathe_gemm_f32_scratch(size_t m, size_t n, size_t k, bool packed) {
             rows = k * columns <= A_FLOATS ? k : K_BLOCK;
         b = rows * columns;
     }
-    return (a + b + 2 * SLACK) * sizeof(float);
+    /* (rows of gemm_f32_fip) */
+    size_t rows = packed && m < SIZE_MAX / (6 * sizeof(float)) ? 3 * m : 0;
+    return (a + b + rows + 2 * SLACK) * sizeof(float);
 }
 
 static size_t minimum(size_t a, size_t b) {
@@ -65,12 +69,70 @@ static void pack_a(const struct lathe_gemm_f32_kernel *kernel, const struct lath
             out[t * rows + r] = from[r * p->a_row + t * p->a_column];
 }
 
+/* Rows for gemm_f32_fip: what x is multiplied by, what the sums are, and what they start with. */
+struct fip_rows {
+    float *scale, *unscale, *first;
+};
+
 struct blocks {
     const struct lathe_gemm_f32_kernel *kernel;
     const struct lathe_gemm_f32 *product;
     bool plain; /* no epilogue */
     float *a;
+    const struct lathe_gemm_fip_kernel *fip; /* NULL: by plain products */
+    struct fip_rows rows;                    /* from row m0 on */
+    size_t m0;
 };
+
+/* As frexp has it, for numbers that are not denormal. */
+static int exponent_of(double x) {
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return (int)(bits >> 52 & 0x7ff) - 1022;
+}
+
+static float power_of_2(int exponent) {
+    uint32_t bits = (uint32_t)(exponent + 127) << 23;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* The scale makes a row about as large as the weights: a power of two, 0 for a row of zeros. False when the row has an
+ * infinity or NaN. */
+static bool fip_row(const struct lathe_gemm_fip_kernel *fip, const struct lathe_gemm_f32 *p, size_t row, float *scale,
+                    float *unscale, float *first) {
+    const float *x = p->a + row * p->a_row;
+    struct lathe_fip_sums sums = fip->sums(p->k, x);
+    double squares = (double)sums.squares, pairs = (double)sums.pairs;
+    if (!(sums.squares > 1e-30f && sums.squares < FLT_MAX)) {
+        squares = pairs = 0;
+        for (size_t t = 0; t < p->k; t++)
+            squares += (double)x[t] * (double)x[t];
+        for (size_t t = 1; t + 1 < p->k / 3 * 3; t += 3)
+            pairs += (double)x[t] * (double)x[t + 1];
+    }
+    if (!isfinite(squares))
+        return false;
+    *scale = *unscale = *first = 0;
+    if (squares > 0) {
+        /* by the bits of exponents: library calls took as long as the sums */
+        int shift = p->w_exponent - (exponent_of(squares / (double)p->k) >> 1);
+        shift = shift < -120 ? -120 : shift > 120 ? 120 : shift;
+        *scale = power_of_2(shift);
+        *unscale = power_of_2(-shift);
+        *first = (float)(-pairs * (double)*scale * (double)*scale);
+    }
+    return true;
+}
+
+/* Tiles of gemm_f32_fip are of like size: 8 and 8 rows of 16 take less than 10 and 6. */
+static size_t tiles_of(const struct lathe_gemm_fip_kernel *fip, size_t rows, size_t mr) {
+    return lathe_gemm_tiles(rows, fip && rows > fip->mr ? fip->best : mr);
+}
+static size_t tile_begin(const struct lathe_gemm_fip_kernel *fip, size_t rows, size_t mr, size_t i) {
+    return fip ? rows * i / tiles_of(fip, rows, mr) : lathe_gemm_tile_begin(rows, mr, i);
+}
 
 /* Rows [m0, m1) by columns [n0, n1), K from k0 for kc; `panels` is B of column n0 at k0, `next` that of the block that
  * follows, or NULL. */
@@ -78,10 +140,17 @@ static void run_block(const struct blocks *blocks, size_t m0, size_t m1, size_t 
                       const float *panels, size_t panel_stride, const float *next) {
     const struct lathe_gemm_f32 *p = blocks->product;
     const struct lathe_gemm_f32_kernel *kernel = blocks->kernel;
-    size_t rows = m1 - m0, mr = kernel->mr, tiles = lathe_gemm_tiles(rows, mr);
+    const struct lathe_gemm_fip_kernel *fip = blocks->fip;
+    const struct fip_rows *own = &blocks->rows;
+    size_t rows = m1 - m0, mr = fip ? fip->mr : kernel->mr, tiles = tiles_of(fip, rows, mr);
     for (size_t i = 0; i < tiles; i++) {
-        size_t from = lathe_gemm_tile_begin(rows, mr, i), to = lathe_gemm_tile_begin(rows, mr, i + 1);
-        pack_a(kernel, p, m0 + from, to - from, k0, kc, blocks->a + from * kc);
+        size_t from = tile_begin(fip, rows, mr, i), to = tile_begin(fip, rows, mr, i + 1);
+        size_t row = m0 + from;
+        if (fip)
+            fip->pack_a(to - from, kc, p->a + row * p->a_row + k0, p->a_row, own->scale + (row - blocks->m0),
+                        blocks->a + from * kc);
+        else
+            pack_a(kernel, p, row, to - from, k0, kc, blocks->a + from * kc);
     }
     struct lathe_gemm_epilogue epilogue = p->epilogue;
     bool last = k0 + kc == p->k && !blocks->plain;
@@ -97,7 +166,7 @@ static void run_block(const struct blocks *blocks, size_t m0, size_t m1, size_t 
         tile.b = panels + (j - n0) / 16 * panel_stride;
         epilogue.bias = p->epilogue.bias ? p->epilogue.bias + j : NULL;
         for (size_t i = 0; i < tiles; i++) {
-            size_t from = lathe_gemm_tile_begin(rows, mr, i), to = lathe_gemm_tile_begin(rows, mr, i + 1);
+            size_t from = tile_begin(fip, rows, mr, i), to = tile_begin(fip, rows, mr, i + 1);
             size_t row = m0 + from;
             tile.rows = tile.lda = to - from;
             tile.a = blocks->a + from * kc;
@@ -109,22 +178,50 @@ static void run_block(const struct blocks *blocks, size_t m0, size_t m1, size_t 
                 tile.fetch_step = (16 + tiles - 1) / tiles;
             }
             epilogue.residual = p->epilogue.residual ? p->epilogue.residual + row * p->epilogue.ldr + j : NULL;
-            kernel->fn(&tile);
+            if (fip) {
+                tile.row_first = own->first + (row - blocks->m0);
+                tile.col_first = p->w_pairs + j;
+                epilogue.row_scale = own->unscale + (row - blocks->m0);
+                fip->fn(&tile);
+            } else {
+                kernel->fn(&tile);
+            }
         }
     }
+}
+
+/* A row of infinities or NaN: gemm_f32_fip would make NaN of all that it gives. */
+static bool has_no_number(const struct lathe_gemm_f32 *p, size_t row) {
+    float bad = 0;
+    for (size_t t = 0; t < p->k; t++)
+        bad += p->a[row * p->a_row + t] * 0.0f;
+    return isnan(bad);
 }
 
 void lathe_gemm_f32_part(const struct lathe_kernels *kernels, const struct lathe_gemm_f32 *p, size_t m0, size_t m1,
                          size_t n0, size_t n1, void *scratch) {
     if (m0 >= m1 || n0 >= n1)
         return;
+    const struct lathe_gemm_fip_kernel *fip = p->w_pairs && kernels->gemm_f32_fip.fn ? &kernels->gemm_f32_fip : NULL;
     const struct lathe_gemm_f32_kernel *kernel = &kernels->gemm_f32;
     const struct lathe_gemm_epilogue *e = &p->epilogue;
-    struct blocks blocks = {.kernel = kernel, .product = p, .a = scratch};
-    blocks.plain = !e->bias && !e->residual && e->activation == LATHE_ACT_NONE && e->scale == 1.0f;
+    struct blocks blocks = {.kernel = kernel, .product = p, .a = scratch, .fip = fip, .m0 = m0};
+    size_t bad = 0;
+    if (fip) {
+        float *rows = blocks.a + (p->m > A_FLOATS / (p->k ? p->k : 1) ? A_FLOATS : p->m * p->k) + 2 * SLACK;
+        blocks.rows = (struct fip_rows){rows, rows + p->m, rows + 2 * p->m};
+        for (size_t i = 0; i < m1 - m0; i++) {
+            bool fits = fip_row(fip, p, m0 + i, rows + i, rows + p->m + i, rows + 2 * p->m + i);
+            if (!fits) /* what becomes of it is done again below */
+                rows[i] = rows[p->m + i] = rows[2 * p->m + i] = 0;
+            bad += !fits;
+        }
+    }
+    blocks.plain = !fip && !e->bias && !e->residual && e->activation == LATHE_ACT_NONE && e->scale == 1.0f;
     float *b = blocks.a + A_FLOATS + SLACK; /* used only when B is packed on the way */
     size_t m = m1 - m0, kc = p->k;
-    bool single = m <= kernel->mr && (p->k == 0 || m <= A_FLOATS / p->k);
+    const size_t mr = fip ? fip->mr : kernel->mr;
+    bool single = m <= mr && (p->k == 0 || m <= A_FLOATS / p->k);
     size_t columns = n1 - n0;
     if (!p->panels) {
         b = blocks.a + (p->m > A_FLOATS / (p->k ? p->k : 1) ? A_FLOATS : p->m * p->k) + SLACK;
@@ -134,11 +231,12 @@ void lathe_gemm_f32_part(const struct lathe_kernels *kernels, const struct lathe
     }
     if (!single && kc > K_BLOCK) {
         size_t count = (kc + K_BLOCK - 1) / K_BLOCK;
-        kc = ((kc + count - 1) / count + 15) / 16 * 16;
+        size_t unit = fip ? 48 : 16; /* (threes of steps are not cut) */
+        kc = ((kc + count - 1) / count + unit - 1) / unit * unit;
     }
     /* Blocks of like size: a small one behind large ones would read all of B for a few rows. */
     size_t most = single ? m : A_FLOATS / (kc ? kc : 1), count = (m + most - 1) / most;
-    size_t rows = (m + count - 1) / count, whole = lathe_gemm_tiles(rows, kernel->mr) * kernel->mr;
+    size_t rows = (m + count - 1) / count, whole = lathe_gemm_tiles(rows, mr) * mr;
     rows = whole <= most ? whole : rows;
     for (size_t j = n0; j < n1; j += columns) {
         size_t j1 = minimum(n1, j + columns);
@@ -160,6 +258,12 @@ void lathe_gemm_f32_part(const struct lathe_kernels *kernels, const struct lathe
             k0 += kc;
         } while (k0 < p->k);
     }
+    for (size_t i = 0; bad && i < m1 - m0; i++)
+        if (has_no_number(p, m0 + i)) {
+            struct lathe_gemm_f32 plain = *p;
+            plain.w_pairs = NULL;
+            lathe_gemm_f32_part(kernels, &plain, m0 + i, m0 + i + 1, n0, n1, scratch);
+        }
 }
 
 void lathe_gemm_f32_team(const struct lathe_kernels *kernels, const struct lathe_gemm_f32 *p,

@@ -15,7 +15,11 @@ struct lathe_gemm_f32 {
     size_t b_row, b_column;
     float *c; /* m x n with row stride ldc; no part of an operand */
     size_t ldc;
-    struct lathe_gemm_epilogue epilogue; /* bias [n], residual m x n */
+    /* NULL, or for gemm_f32_fip, which then computes every row: minus the sums of w1 w2 of the columns, and the
+     * exponent of the root of the mean square of all weights. Panels, a_column 1. */
+    const float *w_pairs;
+    int w_exponent;
+    struct lathe_gemm_epilogue epilogue; /* bias [n], residual m x n; scale 1 with w_pairs */
 };
 
 /* Bytes that each thread needs; SIZE_MAX when that does not fit. */

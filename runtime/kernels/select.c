@@ -30,6 +30,9 @@ void lathe_kernels_select(uint64_t cpu_bits, struct lathe_kernels *out) {
         out->gemm_f32 = (struct lathe_gemm_f32_kernel){function, pack, rows, columns};                                 \
         gemm = #function;                                                                                              \
     }
+#define KERNEL_GEMM_F32_FIP(function, pack, sums, bits, rows, columns, best)                                           \
+    if (has(cpu_bits, bits))                                                                                           \
+        out->gemm_f32_fip = (struct lathe_gemm_fip_kernel){function, pack, sums, rows, columns, best};
 #define KERNEL(family, type, function, bits, bound)                                                                    \
     if (has(cpu_bits, bits))                                                                                           \
         out->family = function;
@@ -54,10 +57,11 @@ void lathe_kernels_select(uint64_t cpu_bits, struct lathe_kernels *out) {
 #define KERNEL(family, type, function, bits, bound)                                                                    \
     if (has(cpu_bits, bits))                                                                                           \
         note_name(out, family_of, #family, #function);
-#define KERNEL_GEMM_BF16(function, convert, bits, rows, columns, a_bytes) KERNEL(gemm_bf16, , function, bits, )
-#define KERNEL_QUANTIZE(function, bits)                                   KERNEL(quantize_rows, , function, bits, )
-#define KERNEL_GEMM_Q8(row, function, bits, rows, columns)                KERNEL(row, , function, bits, )
-#define KERNEL_GEMM_Q8B(row, function, bits, rows, columns)               KERNEL(row, , function, bits, )
+#define KERNEL_GEMM_F32_FIP(function, pack, sums, bits, rows, columns, best) KERNEL(gemm_f32_fip, , function, bits, )
+#define KERNEL_GEMM_BF16(function, convert, bits, rows, columns, a_bytes)    KERNEL(gemm_bf16, , function, bits, )
+#define KERNEL_QUANTIZE(function, bits)                                      KERNEL(quantize_rows, , function, bits, )
+#define KERNEL_GEMM_Q8(row, function, bits, rows, columns)                   KERNEL(row, , function, bits, )
+#define KERNEL_GEMM_Q8B(row, function, bits, rows, columns)                  KERNEL(row, , function, bits, )
 #include "kernels.def"
 #undef KERNEL_GEMM_F32
 #undef KERNEL

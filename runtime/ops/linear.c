@@ -30,6 +30,9 @@ static bool linear_shape(const struct lathe_op_call *call, struct linear_shape *
         return false;
     s->k /= s->groups;
     const struct lathe_tensor *bias = lathe_operand(call, 2), *residual = lathe_operand(call, 3);
+    const struct lathe_tensor *w_pairs = lathe_operand(call, 4);
+    if (w_pairs && (lathe_tensor_count(w_pairs) != s->n || s->n % 16 || s->groups > 1))
+        return false;
     return lathe_count_range(x, 0, x->rank - 1) == s->m &&
            (s->packing != PACKING_ROWS || lathe_tensor_count(w) == s->k * s->n) &&
            (!bias || lathe_tensor_count(bias) == s->n) && (!residual || lathe_tensor_count(residual) == s->m * s->n);
@@ -74,6 +77,7 @@ enum lathe_status lathe_run_linear(const struct lathe_op_call *call) {
         return lathe_fail(call->diag, LATHE_MSG_OP_ATTRIBUTE, "linear: no implementation for weights of packing %lld",
                           (long long)s.packing);
     const struct lathe_tensor *bias = lathe_operand(call, 2), *residual = lathe_operand(call, 3);
+    const struct lathe_tensor *w_pairs = lathe_operand(call, 4);
     struct lathe_gemm_f32 product = {
         .m = (size_t)s.m,
         .n = (size_t)s.n,
@@ -93,6 +97,8 @@ enum lathe_status lathe_run_linear(const struct lathe_op_call *call) {
     };
     if (s.packing == PACKING_F32_N16) {
         product.panels = call->in[1]->data;
+        product.w_pairs = w_pairs ? w_pairs->data : NULL;
+        product.w_exponent = (int)lathe_attr_int(&call->attrs, LATHE_ATTR_W_EXPONENT, 0);
     } else {
         product.b = call->in[1]->data;
         product.b_row = s.transposed ? 1 : (size_t)s.n;

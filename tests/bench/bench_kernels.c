@@ -63,7 +63,8 @@ static void gemm_tiles(const char *name, lathe_gemm_f32_fn fn, uint64_t bits, un
     float *a = bench_floats(mr * k), *b = bench_floats(64 * k), *c = bench_floats(mr * 64);
     for (unsigned rows = 1; rows <= mr; rows++) {
         struct tile_user u = {
-            fn, {rows, nr < 64 && rows * 2 > mr ? nr : 64, k, a, rows, b, 16, 16 * k, c, 64, NULL, 0, false, NULL}};
+            fn,
+            {rows, nr < 64 && rows * 2 > mr ? nr : 64, k, a, rows, b, 16, 16 * k, c, 64, NULL, 0, false, NULL, a, b}};
         double t = bench_best(run_tile, &u), rate = 2.0 * rows * (double)u.tile.cols * (double)k / t;
         printf("  tile %2u x %2zu x %zu %26.1f GFLOPS %5.1f %%\n", rows, u.tile.cols, k, rate / 1e9, 100 * rate / peak);
     }
@@ -92,7 +93,8 @@ static void run_linear(void *user) {
     lathe_pool_run(u->pool, linear_part, u);
 }
 
-static void linears(struct lathe_pool *pool, const char *name, uint64_t bits) {
+/* `fip`: with w_pairs, which the rows for the fast inner product take. */
+static void linears(struct lathe_pool *pool, const char *name, uint64_t bits, bool fip) {
     static const size_t shapes[][2] = {{768, 768}, {768, 2304}, {768, 3072}, {3072, 768}, {384, 384}};
     static const size_t rows[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512};
     if (!runs(name, bits) || !wanted("linear"))
@@ -102,7 +104,7 @@ static void linears(struct lathe_pool *pool, const char *name, uint64_t bits) {
     double peak = peak_of(bits) * bench_run.threads;
     printf("linear through %s, %u threads, peak %.1f GFLOPS\n", name, bench_run.threads, peak / 1e9);
     size_t total = (size_t)64 << 20;
-    float *weights = bench_floats(total), *bias = bench_memory(4096);
+    float *weights = bench_floats(total), *bias = bench_floats(4096);
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
             size_t m = rows[r], k = shapes[s][0], n = shapes[s][1];
@@ -122,6 +124,7 @@ static void linears(struct lathe_pool *pool, const char *name, uint64_t bits) {
                 .a_column = 1,
                 .c = c,
                 .ldc = n,
+                .w_pairs = fip ? bias : NULL,
                 .epilogue = {.bias = bias, .scale = 1, .activation = n == 3072 ? LATHE_ACT_GELU : LATHE_ACT_NONE}};
             double t = bench_best(run_linear, &u), rate = 2.0 * (double)m * (double)n * (double)k / t;
             printf("  %4zu x %4zu x %4zu%s %9.1f us %8.1f GFLOPS %5.1f %% %6.1f GB/s of weights\n", m, k, n,
@@ -249,12 +252,14 @@ int main(int argc, char **argv) {
             level = argv[i + 1];
     }
     struct lathe_pool *pool = bench_pool();
-#define KERNEL_GEMM_F32(function, pack, bits, mr, nr) gemm_tiles(#function, function, bits, mr, nr);
+#define KERNEL_GEMM_F32(function, pack, bits, mr, nr)                 gemm_tiles(#function, function, bits, mr, nr);
+#define KERNEL_GEMM_F32_FIP(function, pack, sums, bits, mr, nr, best) gemm_tiles(#function, function, bits, mr, nr);
 #define KERNEL(family, type, function, bits, bound)
 #include "kernels.def"
 #undef KERNEL_GEMM_F32
 #undef KERNEL
-#define KERNEL_GEMM_F32(function, pack, bits, mr, nr) linears(pool, #function, bits);
+#define KERNEL_GEMM_F32(function, pack, bits, mr, nr)                 linears(pool, #function, bits, false);
+#define KERNEL_GEMM_F32_FIP(function, pack, sums, bits, mr, nr, best) linears(pool, #function, bits, true);
 #define KERNEL(family, type, function, bits, bound)
 #include "kernels.def"
 #undef KERNEL_GEMM_F32

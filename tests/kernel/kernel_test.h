@@ -54,7 +54,7 @@ static inline void test_seed_init(void) {
 }
 
 static inline bool test_can_run(uint64_t bits) {
-    bits &= ~LATHE_CPU_MASK(LATHE_CPU_BYTE_ADDS); /* of speed alone */
+    bits &= ~LATHE_CPU_MASK(LATHE_CPU_FAST_ADDS); /* of speed alone */
     return (lathe_cpu_bits() & bits) == bits;
 }
 

@@ -303,7 +303,7 @@ static void layers(void **state) {
                                  LATHE_CPU_MASK(LATHE_CPU_AVX512) | LATHE_CPU_MASK(LATHE_CPU_AVX512_VNNI) |
                                  LATHE_CPU_MASK(LATHE_CPU_AVX512_VBMI);
     const uint64_t levels[] = {0, LATHE_CPU_MASK(LATHE_CPU_AVX2) | LATHE_CPU_MASK(LATHE_CPU_FMA), vbmi,
-                               vbmi | LATHE_CPU_MASK(LATHE_CPU_BYTE_ADDS)};
+                               vbmi | LATHE_CPU_MASK(LATHE_CPU_FAST_ADDS)};
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
         struct layer l = layer_new(shapes[s][0], shapes[s][1], shapes[s][2]);
         size_t size = l.m * l.n;

@@ -29,5 +29,5 @@ void lathe_gemm_f32_6x16__avx2(const struct lathe_gemm_f32_tile *tile) {
 }
 
 void lathe_gemm_f32_pack_a__avx2(size_t rows, size_t k, const float *a, size_t lda, float *out) {
-    gemm_pack_a(rows, k, a, lda, out, rows);
+    gemm_pack_a(rows, k, a, lda, NULL, out, rows);
 }
