@@ -5,8 +5,8 @@
 #define GEMM_MR    14
 #define GEMM_MANY  28
 #define GEMM_REACH 1024 /* lines of B in flight, times the rows that use them */
-/* And steps ahead: 12 rows of minilm-l6 and distilbert with 42 took 0.69 and 2.62 ms, so 0.62 and 2.31. */
-#define GEMM_LEAST 80
+/* And steps ahead: 8 and 12 rows of minilm-l6 with 64 and 42 took 0.53 and 0.69 ms, with 100 0.45 and 0.57. */
+#define GEMM_LEAST 100
 #define GEMM_AHEAD(rows, panels)                                                                                       \
     (GEMM_REACH / ((rows) * (panels)) < GEMM_LEAST ? GEMM_LEAST : GEMM_REACH / ((rows) * (panels)))
 #include "gemm_body.h"
