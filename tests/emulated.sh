@@ -34,7 +34,7 @@ ninja -C build "${targets[@]}" >"$logs/build.log" 2>&1 || { tail -n 20 "$logs/bu
 for t in "${targets[@]}"; do strip -o "$work/$(basename "$t")" "build/$t"; done
 
 # what `model` runs: precision and target of the artifact, whatever CPU it runs on
-artifacts='f32:haswell int8:haswell int8:cascadelake bf16:sapphirerapids'
+artifacts='f32:haswell f32:znver5 int8:haswell int8:cascadelake int8:znver5-fast bf16:sapphirerapids'
 model=tests/models/zoo/distilbert-seqcls_ts17_sdpa
 case " $only " in *' model '*)
   cp -r "$model"/test_data_set_* "$work"

@@ -112,4 +112,11 @@ static inline void guarded_free(float *f, size_t n) {
     }
     free(p);
 }
+/* The same in bytes. */
+static inline void *guarded(size_t bytes) {
+    return guarded_floats((bytes + 3) / 4);
+}
+static inline void unguard(void *p, size_t bytes) {
+    guarded_free(p, (bytes + 3) / 4);
+}
 #endif

@@ -9,13 +9,6 @@
 
 #include <math.h>
 
-static void *guarded(size_t bytes) {
-    return guarded_floats((bytes + 3) / 4);
-}
-static void unguard(void *p, size_t bytes) {
-    guarded_free(p, (bytes + 3) / 4);
-}
-
 #define KERNEL_GEMM_F32(function, pack, bits, mr, nr)
 #define KERNEL(family, type, function, bits, bound) {#family, (void (*)(void))function, #function, bits},
 static const struct row {

@@ -70,13 +70,6 @@ static void fill_weights(int8_t *w, size_t k, size_t n, unsigned groups, unsigne
         }
 }
 
-static void *guarded(size_t bytes) {
-    return guarded_floats((bytes + 3) / 4);
-}
-static void unguard(void *p, size_t bytes) {
-    guarded_free(p, (bytes + 3) / 4);
-}
-
 /* ---- quantize_rows */
 
 /* The formula of kernel_q8.h, written once more; nearbyint rounds half to even. */

@@ -30,13 +30,6 @@ static bool takes_seven(const struct block_row *row) {
     return strcmp(row->family, "gemm_u7s8_blocks") == 0;
 }
 
-static void *guarded(size_t bytes) {
-    return guarded_floats((bytes + 3) / 4);
-}
-static void unguard(void *p, size_t bytes) {
-    guarded_free(p, (bytes + 3) / 4);
-}
-
 /* ---- weights */
 
 struct weights {
