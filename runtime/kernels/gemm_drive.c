@@ -98,9 +98,9 @@ static float power_of_2(int exponent) {
     return x;
 }
 
-/* The scale makes a row about as large as the weights: a power of two, 0 for a row of zeros. False when the row has an
- * infinity or NaN. */
-static bool fip_row(const struct lathe_gemm_fip_kernel *fip, const struct lathe_gemm_f32 *p, size_t row, float *scale,
+/* The scale makes a row about as large as the weights: a power of two, 0 for a row of zeros. A row with an infinity or
+ * NaN, of which gemm_f32_fip would make nothing but NaN, has an unscale of NaN: it is for plain products. */
+static void fip_row(const struct lathe_gemm_fip_kernel *fip, const struct lathe_gemm_f32 *p, size_t row, float *scale,
                     float *unscale, float *first) {
     const float *x = p->a + row * p->a_row;
     struct lathe_fip_sums sums = fip->sums(p->k, x);
@@ -112,10 +112,9 @@ static bool fip_row(const struct lathe_gemm_fip_kernel *fip, const struct lathe_
         for (size_t t = 1; t + 1 < p->k / 3 * 3; t += 3)
             pairs += (double)x[t] * (double)x[t + 1];
     }
-    if (!isfinite(squares))
-        return false;
-    *scale = *unscale = *first = 0;
-    if (squares > 0) {
+    *scale = *first = 0;
+    *unscale = isfinite(squares) ? 0 : NAN;
+    if (isfinite(squares) && squares > 0) {
         /* by the bits of exponents: library calls took as long as the sums */
         int shift = p->w_exponent - (exponent_of(squares / (double)p->k) >> 1);
         shift = shift < -120 ? -120 : shift > 120 ? 120 : shift;
@@ -123,7 +122,6 @@ static bool fip_row(const struct lathe_gemm_fip_kernel *fip, const struct lathe_
         *unscale = power_of_2(-shift);
         *first = (float)(-pairs * (double)*scale * (double)*scale);
     }
-    return true;
 }
 
 /* Tiles of gemm_f32_fip are of like size: 8 and 8 rows of 16 take less than 10 and 6. */
@@ -190,14 +188,6 @@ static void run_block(const struct blocks *blocks, size_t m0, size_t m1, size_t 
     }
 }
 
-/* A row of infinities or NaN: gemm_f32_fip would make NaN of all that it gives. */
-static bool has_no_number(const struct lathe_gemm_f32 *p, size_t row) {
-    float bad = 0;
-    for (size_t t = 0; t < p->k; t++)
-        bad += p->a[row * p->a_row + t] * 0.0f;
-    return isnan(bad);
-}
-
 void lathe_gemm_f32_part(const struct lathe_kernels *kernels, const struct lathe_gemm_f32 *p, size_t m0, size_t m1,
                          size_t n0, size_t n1, void *scratch) {
     if (m0 >= m1 || n0 >= n1)
@@ -206,16 +196,11 @@ void lathe_gemm_f32_part(const struct lathe_kernels *kernels, const struct lathe
     const struct lathe_gemm_f32_kernel *kernel = &kernels->gemm_f32;
     const struct lathe_gemm_epilogue *e = &p->epilogue;
     struct blocks blocks = {.kernel = kernel, .product = p, .a = scratch, .fip = fip, .m0 = m0};
-    size_t bad = 0;
     if (fip) {
         float *rows = blocks.a + (p->m > A_FLOATS / (p->k ? p->k : 1) ? A_FLOATS : p->m * p->k) + 2 * SLACK;
         blocks.rows = (struct fip_rows){rows, rows + p->m, rows + 2 * p->m};
-        for (size_t i = 0; i < m1 - m0; i++) {
-            bool fits = fip_row(fip, p, m0 + i, rows + i, rows + p->m + i, rows + 2 * p->m + i);
-            if (!fits) /* what becomes of it is done again below */
-                rows[i] = rows[p->m + i] = rows[2 * p->m + i] = 0;
-            bad += !fits;
-        }
+        for (size_t i = 0; i < m1 - m0; i++)
+            fip_row(fip, p, m0 + i, rows + i, rows + p->m + i, rows + 2 * p->m + i);
     }
     blocks.plain = !fip && !e->bias && !e->residual && e->activation == LATHE_ACT_NONE && e->scale == 1.0f;
     float *b = blocks.a + A_FLOATS + SLACK; /* used only when B is packed on the way */
@@ -258,8 +243,8 @@ void lathe_gemm_f32_part(const struct lathe_kernels *kernels, const struct lathe
             k0 += kc;
         } while (k0 < p->k);
     }
-    for (size_t i = 0; bad && i < m1 - m0; i++)
-        if (has_no_number(p, m0 + i)) {
+    for (size_t i = 0; fip && i < m1 - m0; i++)
+        if (isnan(blocks.rows.unscale[i])) {
             struct lathe_gemm_f32 plain = *p;
             plain.w_pairs = NULL;
             lathe_gemm_f32_part(kernels, &plain, m0 + i, m0 + i + 1, n0, n1, scratch);

@@ -1,10 +1,9 @@
 /* What gemm_fip multiplies: rows in the order of the steps, against their meaning; every row of the table equal to
  * plain C; the sums of the kernel; linear_q8 with an order: the same bits at each level, alone, in any batch, with any
  * number of threads, and near the product in real numbers. */
-#include "kernel_test.h"
+#include "q8_layer.h"
 
 #include "kernel_rows.h"
-#include "ops.h"
 #include "trap_instructions.h"
 
 #include <math.h>
@@ -194,76 +193,14 @@ static void sums(void **state) {
 
 /* ---- linear_q8 */
 
-struct layer {
-    size_t m, n, k;
-    float *x, *w_scale, *bias, *residual, *x_scale;
-    int8_t *w, *p; /* rows, packed */
-    int32_t *w_sum, *w_pairs;
-    uint8_t *order;
-};
-
 static struct layer layer_new(size_t m, size_t n, size_t k) {
-    struct layer l = {.m = m, .n = n, .k = k};
-    l.x = guarded_floats(m * k);
-    l.w_scale = guarded_floats(n);
-    l.bias = guarded_floats(n);
-    l.residual = guarded_floats(m * n);
-    l.x_scale = guarded_floats(k);
-    l.w = guarded(k * n);
-    l.p = guarded(lathe_packed_bytes(3, k, n));
-    l.w_sum = guarded(n * 4);
-    l.w_pairs = guarded(n * 4);
+    struct layer l = layer_alloc(m, n, k);
     l.order = guarded(k);
+    l.w_pairs = guarded(n * 4);
     fill_order(l.order, k);
     fill_weights(l.w, k, n);
-    fill_pairs(l.w, k, n, l.w_pairs);
-    for (size_t j = 0; j < n; j++) {
-        l.w_sum[j] = 0;
-        for (size_t t = 0; t < k; t++)
-            l.w_sum[j] += (lathe_fip_is_pair(t, k) ? 1 : 2) * l.w[t * n + j];
-    }
-    lathe_pack_s8_n16k4(l.w, k, n, n, false, 0, n / 16, l.p);
+    layer_finish(&l);
     return l;
-}
-
-static void layer_free(struct layer *l) {
-    guarded_free(l->x, l->m * l->k);
-    guarded_free(l->w_scale, l->n);
-    guarded_free(l->bias, l->n);
-    guarded_free(l->residual, l->m * l->n);
-    guarded_free(l->x_scale, l->k);
-    unguard(l->w, l->k * l->n);
-    unguard(l->p, lathe_packed_bytes(3, l->k, l->n));
-    unguard(l->w_sum, l->n * 4);
-    unguard(l->w_pairs, l->n * 4);
-    unguard(l->order, l->k);
-}
-
-/* Rows [row, row + m) of the layer, thread by thread. */
-static void layer_run(const struct lathe_kernels *kernels, const struct layer *l, bool packed, bool gelu, size_t row,
-                      size_t m, unsigned threads, float *y) {
-    int64_t k = (int64_t)l->k, n = (int64_t)l->n, count = (int64_t)m;
-    struct lathe_tensor x = {l->x + row * l->k, LATHE_F32, 2, {count, k}}, out = {y, LATHE_F32, 2, {count, n}};
-    struct lathe_tensor w = {packed ? l->p : l->w, LATHE_I8, 2, {k, n}}, scale = {l->w_scale, LATHE_F32, 1, {n}};
-    struct lathe_tensor sum = {l->w_sum, LATHE_I32, 1, {n}}, bias = {l->bias, LATHE_F32, 1, {n}};
-    struct lathe_tensor residual = {l->residual + row * l->n, LATHE_F32, 2, {count, n}};
-    struct lathe_tensor x_scale = {l->x_scale, LATHE_F32, 1, {k}}, order = {l->order, LATHE_U8, 1, {k}};
-    struct lathe_tensor w_pairs = {l->w_pairs, LATHE_I32, 1, {n}};
-    struct lathe_attr attrs[] = {
-        {.key = LATHE_ATTR_ACTIVATION, .type = LATHE_ATTR_INT, .i = gelu ? LATHE_ACT_GELU : LATHE_ACT_NONE},
-        {.key = LATHE_ATTR_PACKING, .type = LATHE_ATTR_INT, .i = packed ? 3 : 0}};
-    const struct lathe_tensor *in[] = {&x, &w, &scale, &sum, &bias, &residual, &x_scale, NULL, &order, &w_pairs};
-    struct lathe_tensor *outs[] = {&out};
-    struct lathe_diag diag = {0};
-    struct lathe_op_call call = {
-        .attrs = {attrs, 2}, .in = in, .out = outs, .n_in = 10, .n_out = 1, .kernels = kernels, .diag = &diag};
-    size_t scratch = lathe_scratch_linear_q8(&call);
-    for (unsigned i = 0; i < threads; i++) {
-        call.scratch = guarded(scratch);
-        call.team = (struct lathe_team){.index = i, .count = threads, .near = threads % 2 == 0};
-        assert_int_equal(lathe_run_linear_q8(&call), LATHE_OK);
-        unguard(call.scratch, scratch);
-    }
 }
 
 /* Within what the roundings of inputs allow: half a step of 8 bits, of which columns of x that have 7 add as much. */
@@ -307,20 +244,20 @@ static void layers(void **state) {
                 continue;
             lathe_kernels_select(levels[level], &kernels);
             assert_true((kernels.gemm_fip.fn != NULL) == (level == 3));
-            layer_run(&kernels, &l, false, false, 0, l.m, 1, y);
+            layer_run(&kernels, &l, ROWS, 8, LATHE_ACT_NONE, true, 0, l.m, 1, y);
             if (level == 0) {
                 near_the_product(&l, y);
                 memcpy(first, y, size * sizeof *y);
             }
             assert_memory_equal(first, y, size * sizeof *y);
             for (unsigned threads = 1; threads <= 5; threads++) {
-                layer_run(&kernels, &l, true, false, 0, l.m, threads, y);
+                layer_run(&kernels, &l, PACKED, 8, LATHE_ACT_NONE, true, 0, l.m, threads, y);
                 assert_memory_equal(first, y, size * sizeof *y);
             }
-            layer_run(&kernels, &l, true, true, 0, l.m, 1, gelu);
+            layer_run(&kernels, &l, PACKED, 8, LATHE_ACT_GELU, true, 0, l.m, 1, gelu);
             for (size_t i = 0; i < l.m; i += 1 + test_below(5)) {
                 size_t some = 1 + test_below(l.m - i < 40 ? l.m - i : 40);
-                layer_run(&kernels, &l, true, true, i, some, 1 + (unsigned)test_below(3), y);
+                layer_run(&kernels, &l, PACKED, 8, LATHE_ACT_GELU, true, i, some, 1 + (unsigned)test_below(3), y);
                 assert_memory_equal(y, gelu + i * l.n, some * l.n * sizeof *y);
             }
         }

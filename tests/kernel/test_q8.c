@@ -3,7 +3,7 @@
 #include "kernel_test.h"
 
 #include "gemm_q8_drive.h"
-#include "ops.h"
+#include "q8_layer.h"
 #include "trap_instructions.h"
 
 #include <math.h>
@@ -411,84 +411,16 @@ static void epilogue(void **state) {
 
 /* ---- linear_q8 */
 
-struct layer {
-    size_t m, n, k, packed;
-    float *x, *w_scale, *bias, *residual, *x_scale;
-    int most, sums;    /* attributes `max` and `sum16` */
-    int8_t *w, *t, *p; /* rows, transposed, packed */
-    int32_t *w_sum;
-};
-
 /* `bits` of the inputs and `sums` bind the weights, or `most` does. */
 static struct layer layer_new(size_t m, size_t n, size_t k, int most, int bits, int sums) {
-    struct layer l = {.m = m, .n = n, .k = k, .most = most, .sums = sums, .packed = lathe_packed_bytes(3, k, n)};
-    l.x = guarded_floats(m * k);
-    l.w_scale = guarded_floats(n);
-    l.bias = guarded_floats(n);
-    l.residual = guarded_floats(m * n);
-    l.x_scale = guarded_floats(k);
-    l.w = guarded(k * n);
-    l.t = guarded(k * n);
-    l.p = guarded(l.packed);
-    l.w_sum = guarded(n * 4);
+    struct layer l = layer_alloc(m, n, k);
+    l.most = most;
+    l.sums = sums;
     fill_weights(l.w, k, n, (unsigned)sums, (1u << bits) - 1, true);
-    for (size_t j = 0; j < n; j++) {
-        l.w_sum[j] = 0;
-        for (size_t i = 0; i < k; i++) {
-            if (!sums)
-                l.w[i * n + j] = (int8_t)((int)test_below(2 * (unsigned)most + 1) - most);
-            l.t[j * k + i] = l.w[i * n + j];
-            l.w_sum[j] += l.w[i * n + j];
-        }
-    }
-    lathe_pack_s8_n16k4(l.w, k, n, n, false, 0, (n + 15) / 16, l.p);
+    for (size_t i = 0; !sums && i < k * n; i++)
+        l.w[i] = (int8_t)((int)test_below(2 * (unsigned)most + 1) - most);
+    layer_finish(&l);
     return l;
-}
-
-static void layer_free(struct layer *l) {
-    guarded_free(l->x, l->m * l->k);
-    guarded_free(l->w_scale, l->n);
-    guarded_free(l->bias, l->n);
-    guarded_free(l->residual, l->m * l->n);
-    guarded_free(l->x_scale, l->k);
-    unguard(l->w, l->k * l->n);
-    unguard(l->t, l->k * l->n);
-    unguard(l->p, l->packed);
-    unguard(l->w_sum, l->n * 4);
-}
-
-enum weights { PACKED, ROWS, TRANSPOSED };
-
-/* Rows [row, row + m) of the layer, thread by thread. */
-static void layer_run(const struct lathe_kernels *kernels, const struct layer *l, enum weights weights, int bits,
-                      int activation, bool all, size_t row, size_t m, unsigned threads, float *y) {
-    int64_t k = (int64_t)l->k, n = (int64_t)l->n, rows = (int64_t)m;
-    void *w = weights == PACKED ? l->p : weights == ROWS ? l->w : l->t;
-    struct lathe_tensor x = {l->x + row * l->k, LATHE_F32, 2, {rows, k}}, out = {y, LATHE_F32, 2, {rows, n}};
-    struct lathe_tensor tw = {w, LATHE_I8, 2, {weights == TRANSPOSED ? n : k, weights == TRANSPOSED ? k : n}};
-    struct lathe_tensor scale = {l->w_scale, LATHE_F32, 1, {n}}, sum = {l->w_sum, LATHE_I32, 1, {n}};
-    struct lathe_tensor bias = {l->bias, LATHE_F32, 1, {n}}, x_scale = {l->x_scale, LATHE_F32, 1, {k}};
-    struct lathe_tensor residual = {l->residual + row * l->n, LATHE_F32, 2, {rows, n}};
-    struct lathe_attr attrs[] = {{.key = LATHE_ATTR_BITS, .type = LATHE_ATTR_INT, .i = bits},
-                                 {.key = LATHE_ATTR_MAX, .type = LATHE_ATTR_INT, .i = l->most},
-                                 {.key = LATHE_ATTR_SUM16, .type = LATHE_ATTR_INT, .i = l->sums},
-                                 {.key = LATHE_ATTR_ACTIVATION, .type = LATHE_ATTR_INT, .i = activation},
-                                 {.key = LATHE_ATTR_TRANS_B, .type = LATHE_ATTR_INT, .i = weights == TRANSPOSED},
-                                 {.key = LATHE_ATTR_PACKING, .type = LATHE_ATTR_INT, .i = weights == PACKED ? 3 : 0}};
-    const struct lathe_tensor *in[] = {
-        &x, &tw, &scale, &sum, all ? &bias : NULL, all ? &residual : NULL, all ? &x_scale : NULL};
-    struct lathe_tensor *outs[] = {&out};
-    struct lathe_diag diag = {0};
-    struct lathe_op_call call = {
-        .attrs = {attrs, 6}, .in = in, .out = outs, .n_in = all ? 7 : 4, .n_out = 1, .kernels = kernels, .diag = &diag};
-    size_t scratch = lathe_scratch_linear_q8(&call);
-    memset(y, 0x7f, m * l->n * sizeof *y);
-    for (unsigned i = 0; i < threads; i++) {
-        call.scratch = guarded(scratch);
-        call.team = (struct lathe_team){.index = i, .count = threads, .near = threads % 2 == 0};
-        assert_int_equal(lathe_run_linear_q8(&call), LATHE_OK);
-        unguard(call.scratch, scratch);
-    }
 }
 
 static void layers(void **state) {
