@@ -93,12 +93,21 @@ static const float q8_tail_gelu_tanh[50] = {
     3.809868917e-02f,  2.608524263e-02f,  1.596187614e-02f,  8.770493791e-03f,  4.326967057e-03f,  -6.145692896e-03f,
     3.8749997616f,     3145728.0f};
 
-static inline vf q8_less_tail(vf x, const float *tail) {
-    vf a = v_min(v_set1(tail[48]), v_abs(x));
-    __m512i which = _mm512_castps_si512(a + v_set1(tail[49]));
-    vf c0 = _mm512_permutexvar_ps(which, v_load(tail)), c1 = _mm512_permutexvar_ps(which, v_load(tail + 16));
-    vf c2 = _mm512_permutexvar_ps(which, v_load(tail + 32));
+struct q8_tail {
+    vf c0, c1, c2, last, round;
+};
+static inline struct q8_tail q8_load_tail(const float *tail) {
+    return (struct q8_tail){v_load(tail), v_load(tail + 16), v_load(tail + 32), v_set1(tail[48]), v_set1(tail[49])};
+}
+static inline vf q8_less(vf x, struct q8_tail t) {
+    vf a = v_min(t.last, v_abs(x));
+    __m512i which = _mm512_castps_si512(a + t.round);
+    vf c0 = _mm512_permutexvar_ps(which, t.c0), c1 = _mm512_permutexvar_ps(which, t.c1);
+    vf c2 = _mm512_permutexvar_ps(which, t.c2);
     return v_max(v_set1(0.0f), x) - v_fma(v_fma(c2, a, c1), a, c0);
+}
+static inline vf q8_less_tail(vf x, const float *tail) {
+    return q8_less(x, q8_load_tail(tail));
 }
 
 static inline vf v_activate_q8(enum lathe_activation activation, float alpha, vf x) {

@@ -138,8 +138,8 @@ static inline __attribute__((always_inline)) void bf16_panels(const size_t rows,
     bf16_finish(tile, column, cols, sums, panels * 16);
 }
 
-/* All panels of a tile of `rows` rows (a constant after inlining), `width` at a time, the rest one by one or by twos.
- */
+/* All panels of a tile of `rows` rows (a constant after inlining), `width` at a time, the rest one by one, or by twos
+ * where the CPU has such products: elsewhere columns that are no multiple of a tile's are not worth the code. */
 static inline __attribute__((always_inline)) void bf16_rows(const size_t rows, const size_t width,
                                                             const struct lathe_gemm_bf16_tile *tile) {
     for (size_t j = 0; j < tile->cols;) {
@@ -147,7 +147,7 @@ static inline __attribute__((always_inline)) void bf16_rows(const size_t rows, c
         if (panels >= width) {
             bf16_panels(rows, width, tile, j, left < width * 16 ? left : width * 16);
             j += width * 16;
-        } else if (width > 2 && panels >= 2) {
+        } else if (width > 2 && BF16_HALVES == 1 && panels >= 2) {
             bf16_panels(rows, 2, tile, j, left < 32 ? left : 32);
             j += 32;
         } else {

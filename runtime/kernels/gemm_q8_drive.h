@@ -37,7 +37,8 @@ struct lathe_gemm_q8 {
 
 /* `block` below: steps of k that share a scale, 0 when all of a column do. */
 /* Bytes that each thread needs; SIZE_MAX when that does not fit. */
-size_t lathe_gemm_q8_scratch(size_t m, size_t n, size_t k, size_t block, bool packed);
+size_t lathe_gemm_q8_scratch(const struct lathe_kernels *kernels, size_t m, size_t n, size_t k, size_t block,
+                             bool packed);
 /* Quantized rows for all threads of a team: bytes for m rows of k (SIZE_MAX when that does not fit); the calling
  * thread's part of the rows of x, those of lathe_team_split(m, 1), into `prepared`, 64-byte aligned. */
 size_t lathe_gemm_q8_rows_bytes(size_t m, size_t k, size_t block);

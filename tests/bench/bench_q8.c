@@ -233,7 +233,7 @@ static void layers(struct lathe_pool *pool, const char *family, const char *name
                 blocks.zero = form->zero ? weights : NULL;
             }
             for (unsigned i = 0; i < bench_run.threads; i++)
-                u.scratch[i] = bench_memory(lathe_gemm_q8_scratch(m, n, k, blocks.block, true));
+                u.scratch[i] = bench_memory(lathe_gemm_q8_scratch(&u.kernels, m, n, k, blocks.block, true));
             u.weights = weights;
             u.stride = blocks.halves ? k * n / 2 : k * n;
             u.next = 0;

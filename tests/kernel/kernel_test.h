@@ -53,6 +53,12 @@ static inline void test_seed_init(void) {
     print_message("seed %llu\n", (unsigned long long)test_seed);
 }
 
+/* How many rows to try after m of at most `most`: all numbers up to those of four tiles, then a few. */
+static inline size_t test_more_rows(size_t m, size_t most) {
+    size_t next = m < 66 ? m + 1 : m * 2 + 1;
+    return m < most && next > most && m >= 66 ? most : next;
+}
+
 static inline bool test_can_run(uint64_t bits) {
     bits &= ~LATHE_CPU_MASK(LATHE_CPU_FAST_ADDS); /* of speed alone */
     return (lathe_cpu_bits() & bits) == bits;

@@ -1,28 +1,53 @@
-/* Sums of products on tile registers (AMX), for the 8-bit and the bf16 rows. The including file defines
- *   tile_dot(c, a, b)  tile c (numbers of registers) plus the products of tiles a and b
+/* Products on tile registers (AMX), for the rows of 8-bit and bf16 products. The including file defines
+ *   struct tile_work                what the three below need
+ *   tile_dot(c, a, b)               tile c (numbers of registers) plus the products of tiles a and b
+ *   tile_beside(work)               a part of what else is to be done, once a step of K
+ *   tile_sums(work)                 where the sums of the block go: TILE_SUMS numbers, free again
+ *   tile_done(work, row, rows, column, cols, ld)   there are sums of such rows and columns, in lines of ld
  *
- * A tile of A is 16 rows of 64 bytes, one of B 64 bytes of a panel for each of 16 groups of K (4 steps of bytes, 2 of
- * bf16): the packed layouts have them as they are. 32 rows x 32 columns, four tiles of sums, go through the registers
- * together, with two of A and two of B: each that is loaded is used twice. Rows behind the last are in no tile. What K
- * has beyond whole tiles comes from copies padded with zeros: neither operand may be read past its end.
+ * A tile of A is up to 16 rows of 64 bytes, one of B 64 bytes of a panel for each of 16 groups of K (4 steps of bytes,
+ * 2 of bf16): the packed layouts have them as they are. A block of sums is two tiles of rows by two panels, so that
+ * each tile that is loaded is used twice; or one by four, as the registers' latency takes four sums to hide. All tiles
+ * of a product have as many rows, so that the configuration, which takes its time, is loaded once; the last one begins
+ * with rows that the one before ends with where they do not divide.
+ *
+ * The registers are not renamed: a tile is loaded when the products that read it are done, and what does not come from
+ * the first cache is waited for. Four of products take 64 cycles at least, four of loads 32, and instructions behind
+ * them wait for what a load waits for: hence what goes beside stands behind the first product, where 64 multiply-adds
+ * of vectors a step take no time of their own (behind the last one 13 cycles). Xeon of the 5th generation (Emerald
+ * Rapids), a core to itself, share of the peak that 32 rows x 32 columns reach without an epilogue: 84 % from the first
+ * cache, 75 % from the second, which gives 51 bytes a cycle. Lines asked for into the first cache a step ahead cost 4
+ * %. Where another thread keeps the core's other half busy, as on shared hosts, each tile instruction takes 36 cycles,
+ * loads too: the peak is 44 % then and this loop reaches half of that.
  *
  * The intrinsics are assembly that does not say which memory it reads: hence the barriers. */
 #ifndef LATHE_TILES_AMX_H
 #define LATHE_TILES_AMX_H
 
 #include <immintrin.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
-#define TILE_ROWS      ((size_t)32)
-#define TILE_COLUMNS   ((size_t)32)
+#define TILE_ROWS      ((size_t)16)
 #define TILE_K         ((size_t)64)   /* bytes of a row of A */
 #define TILE_B         ((size_t)1024) /* and of a panel beside them */
+#define TILE_AHEAD     ((size_t)8) /* steps that lines of B are asked for early where nothing else reads them before */
 #define TILE_BARRIER() __asm__ volatile("" ::: "memory")
 
-/* Registers: sums 0 and 1 of the first 16 rows, 2 and 3 of the others; A 4 and 5; B 6 and 7. */
-static inline void tile_begin(size_t rows) {
+struct tile_product {
+    size_t rows, cols; /* at least 1; whole panels are read */
+    size_t height;     /* rows of a tile; set here */
+    const char *a;
+    size_t lda, bytes; /* of a row of A */
+    const char *b;
+    size_t panel;     /* bytes from one to the next */
+    const char *next; /* NULL, or the panels that are read behind these */
+};
+
+/* Registers: sums 0 to 3, of two tiles of rows 0 and 1, 2 and 3, or of one; A 4, the second tile 5; B 6 and 7. */
+static inline void tile_begin(size_t height) {
     struct {
         uint8_t palette, start_row, zero[14];
         uint16_t row_bytes[16];
@@ -31,90 +56,147 @@ static inline void tile_begin(size_t rows) {
     memset(&config, 0, sizeof config);
     config.palette = 1;
     for (unsigned i = 0; i < 8; i++) {
-        bool second = i == 2 || i == 3 || i == 5;
-        size_t height = i >= 6 ? 16 : second ? rows - 16 : rows < 16 ? rows : 16;
-        if (second && rows <= 16)
-            continue;
         config.row_bytes[i] = 64;
-        config.rows[i] = (uint8_t)height;
+        config.rows[i] = (uint8_t)(i < 6 ? height : 16);
     }
     TILE_BARRIER();
     _tile_loadconfig(&config);
 }
 
-static inline void tile_end(void) {
-    _tile_release();
-}
-
 struct tile_operands {
-    const char *a;
-    size_t lda; /* bytes */
-    const char *b, *b_right;
-    bool below, right; /* more than 16 rows, columns */
+    const char *a, *below; /* tiles of A */
+    size_t lda;
+    const char *b;
+    size_t panel;
 };
 
-/* 64 bytes of K. */
-static inline __attribute__((always_inline)) void tile_step(const struct tile_operands *o) {
+/* Which lines of B are brought into the second cache beside a block: `lines` of each tile from `at` on, in the last
+ * `ahead` steps from `then` on. */
+struct tile_fetch {
+    const char *at;
+    size_t lines, ahead;
+    const char *then;
+};
+
+/* What else is to be done comes behind the first product: instructions wait there for no register of the tiles. */
+static inline __attribute__((always_inline)) void tile_step(const bool down, const struct tile_operands *o,
+                                                            struct tile_work *work, struct tile_fetch fetch) {
     _tile_loadd(4, o->a, o->lda);
     _tile_loadd(6, o->b, 64);
     tile_dot(0, 4, 6);
-    if (o->right) {
-        _tile_loadd(7, o->b_right, 64);
-        tile_dot(1, 4, 7);
+    for (size_t l = 0; l < fetch.lines; l++) {
+        const char *line = fetch.at + l * 64;
+        _mm_prefetch(line, _MM_HINT_T1);
+        _mm_prefetch(line + o->panel, _MM_HINT_T1);
+        if (!down) {
+            _mm_prefetch(line + 2 * o->panel, _MM_HINT_T1);
+            _mm_prefetch(line + 3 * o->panel, _MM_HINT_T1);
+        }
     }
-    if (o->below) {
-        _tile_loadd(5, o->a + 16 * o->lda, o->lda);
+    tile_beside(work);
+    _tile_loadd(7, o->b + o->panel, 64);
+    tile_dot(1, 4, 7);
+    if (down) {
+        _tile_loadd(5, o->below, o->lda);
         tile_dot(2, 5, 6);
-        if (o->right)
-            tile_dot(3, 5, 7);
+        tile_dot(3, 5, 7);
+    } else {
+        _tile_loadd(6, o->b + 2 * o->panel, 64);
+        tile_dot(2, 4, 6);
+        _tile_loadd(7, o->b + 3 * o->panel, 64);
+        tile_dot(3, 4, 7);
     }
 }
 
-/* The sums of `rows` rows of A (row stride lda bytes, `bytes` of each) by one or two panels (the second `panel` bytes
- * behind the first), to lines of TILE_COLUMNS. fetch: NULL, or lines to bring into the second cache meanwhile,
- * fetch_step bytes for every group of K, in each panel. */
-static inline void tile_sums(size_t rows, size_t panels, const char *a, size_t lda, size_t bytes, const char *b,
-                             size_t panel, const char *fetch, size_t fetch_step, void *sums) {
-    struct tile_operands o = {a, lda, b, b + panel, rows > 16, panels > 1};
+/* The last bytes of K come from copies padded with zeros: neither operand may be read past its end. */
+struct tile_copies {
+    char a[2 * TILE_ROWS * TILE_K] __attribute__((aligned(64))), b[4 * TILE_B] __attribute__((aligned(64)));
+};
+static __attribute__((noinline)) void tile_copy_last(struct tile_copies *to, const struct tile_operands *o,
+                                                     size_t height, size_t bytes, size_t panels) {
+    memset(to, 0, sizeof *to);
+    for (size_t r = 0; r < height; r++) {
+        memcpy(to->a + r * TILE_K, o->a + r * o->lda, bytes);
+        memcpy(to->a + (TILE_ROWS + r) * TILE_K, o->below + r * o->lda, bytes);
+    }
+    for (size_t p = 0; p < panels; p++)
+        memcpy(to->b + p * TILE_B, o->b + p * o->panel, bytes * 16);
+}
+
+/* Sums of the rows from `row` on by four panels from b on, or down: and those from row + second on, by two. */
+static inline __attribute__((always_inline)) void tile_block(const bool down, struct tile_work *work,
+                                                             const struct tile_product *p, size_t row, size_t second,
+                                                             const char *b, size_t panel, struct tile_fetch fetch) {
+    struct tile_operands o = {p->a + row * p->lda, p->a + (row + second) * p->lda, p->lda, b, panel};
     _tile_zero(0);
-    if (o.right)
-        _tile_zero(1);
-    if (o.below)
-        _tile_zero(2);
-    if (o.below && o.right)
-        _tile_zero(3);
-    size_t at = 0;
-    for (; at + TILE_K <= bytes; at += TILE_K) {
-        for (size_t line = 0; fetch && line < 16 * fetch_step; line += 64)
-            for (size_t p = 0; p < panels; p++)
-                _mm_prefetch(fetch + p * panel + line, _MM_HINT_T1);
-        fetch = fetch ? fetch + 16 * fetch_step : NULL;
-        tile_step(&o);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    struct tile_copies copies;
+    for (size_t left = (p->bytes + TILE_K - 1) / TILE_K; left > 0; left--) {
+        if (left == fetch.ahead)
+            fetch.at = fetch.then;
+        if (left == 1 && p->bytes % TILE_K) {
+            tile_copy_last(&copies, &o, p->height, p->bytes % TILE_K, down ? 2 : 4);
+            fetch.lines = 0;
+            o = (struct tile_operands){copies.a, copies.a + TILE_ROWS * TILE_K, TILE_K, copies.b, TILE_B};
+            TILE_BARRIER();
+        }
+        tile_step(down, &o, work, fetch);
+        fetch.at += TILE_B;
         o.a += TILE_K;
+        o.below += TILE_K;
         o.b += TILE_B;
-        o.b_right += TILE_B;
     }
-    if (at < bytes) {
-        char last_a[TILE_ROWS * TILE_K] __attribute__((aligned(64))), last_b[2 * TILE_B] __attribute__((aligned(64)));
-        memset(last_a, 0, sizeof last_a);
-        memset(last_b, 0, sizeof last_b);
-        for (size_t r = 0; r < rows; r++)
-            memcpy(last_a + r * TILE_K, o.a + r * lda, bytes - at);
-        memcpy(last_b, o.b, (bytes - at) * 16);
-        if (o.right)
-            memcpy(last_b + TILE_B, o.b_right, (bytes - at) * 16);
-        TILE_BARRIER();
-        o = (struct tile_operands){last_a, TILE_K, last_b, last_b + TILE_B, o.below, o.right};
-        tile_step(&o);
-    }
-    char *to = sums;
-    _tile_stored(0, to, TILE_COLUMNS * 4);
-    if (o.right)
-        _tile_stored(1, to + 64, TILE_COLUMNS * 4);
-    if (o.below)
-        _tile_stored(2, to + 16 * TILE_COLUMNS * 4, TILE_COLUMNS * 4);
-    if (o.below && o.right)
-        _tile_stored(3, to + 16 * TILE_COLUMNS * 4 + 64, TILE_COLUMNS * 4);
+    char *to = (char *)tile_sums(work);
+    const size_t ld = down ? 128 : 256;
     TILE_BARRIER();
+    _tile_stored(0, to, ld);
+    _tile_stored(1, to + 64, ld);
+    _tile_stored(2, down ? to + second * ld : to + 128, ld);
+    _tile_stored(3, down ? to + second * ld + 64 : to + 192, ld);
+    TILE_BARRIER();
+}
+
+/* All of a product: a group of columns at a time, which stays in the caches while the rows pass by. */
+static inline void tile_products(struct tile_work *work, struct tile_product *p) {
+    const size_t tiles = (p->rows + TILE_ROWS - 1) / TILE_ROWS, height = (p->rows + tiles - 1) / tiles;
+    const size_t blocks = (tiles + 1) / 2, group = tiles % 2 ? 64 : 32;
+    p->height = height;
+    tile_begin(height);
+    for (size_t j = 0; j < p->cols; j += group) {
+        size_t end = p->cols - j < group ? p->cols : j + group;
+        const char *next = end < p->cols ? p->b + end / 16 * p->panel : p->next;
+        for (size_t i = 0; i < blocks; i++) {
+            size_t row = 2 * i * height, second = p->rows - row < 2 * height ? p->rows - row - height : height;
+            struct tile_fetch fetch = {.lines = 0};
+            if (blocks > 1 && next) {
+                size_t from = 16 * i / blocks;
+                fetch = (struct tile_fetch){.at = next + from * 64, .lines = 16 * (i + 1) / blocks - from};
+            }
+            const bool down = 2 * i + 1 < tiles;
+            const size_t width = down ? 32 : 64;
+            if (!down)
+                row = p->rows - height;
+            for (size_t c = j; c < end;) {
+                /* Columns that do not fill a block: panel by panel, each taken for its neighbours too. */
+                const size_t left = end - c, step = left + 16 > width ? width : 16, cols = left < step ? left : step;
+                const size_t panel = step == width ? p->panel : 0;
+                const char *b = p->b + c / 16 * p->panel;
+                if (blocks == 1) {
+                    const char *then = c + step < p->cols ? b + step / 16 * p->panel : p->next;
+                    fetch = (struct tile_fetch){b + TILE_AHEAD * TILE_B, 16, TILE_AHEAD, then ? then : b};
+                }
+                if (down)
+                    tile_block(true, work, p, row, second, b, panel, fetch);
+                else
+                    tile_block(false, work, p, row, 0, b, panel, fetch);
+                tile_done(work, row, down ? second + height : height, c, cols, width);
+                fetch.at += step / 16 * p->panel;
+                c += cols;
+            }
+        }
+    }
+    _tile_release();
 }
 #endif
