@@ -53,8 +53,11 @@ static inline void test_seed_init(void) {
     print_message("seed %llu\n", (unsigned long long)test_seed);
 }
 
-/* How many rows to try after m of at most `most`: all numbers up to those of four tiles, then a few. */
-static inline size_t test_more_rows(size_t m, size_t most) {
+/* How many rows to try after m of at most `most`: all numbers up to those of four tiles, then a few; `slow`: no more
+ * than three tiles' worth. */
+static inline size_t test_more_rows(size_t m, size_t most, bool slow) {
+    if (slow && m >= 36)
+        return most + 1;
     size_t next = m < 66 ? m + 1 : m * 2 + 1;
     return m < most && next > most && m >= 66 ? most : next;
 }

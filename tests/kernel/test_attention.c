@@ -6,6 +6,7 @@
 #include "attention_shape.h"
 #include "ops.h"
 #include "row_map.h"
+#include "trap_instructions.h"
 
 #include <math.h>
 
@@ -18,7 +19,9 @@ static const uint64_t levels[] = {0, LATHE_CPU_MASK(LATHE_CPU_AVX2) | LATHE_CPU_
 #define AVX512 (AVX2 | LATHE_CPU_MASK(LATHE_CPU_AVX512))
 static const uint64_t q8_levels[] = {0, AVX2, AVX2 | LATHE_CPU_MASK(LATHE_CPU_AVX_VNNI), AVX512,
                                      AVX512 | LATHE_CPU_MASK(LATHE_CPU_AVX512_VNNI)};
-static const uint64_t bf16_levels[] = {0, AVX2, AVX512, AVX512 | LATHE_CPU_MASK(LATHE_CPU_AVX512_BF16)};
+#define TILES (LATHE_CPU_MASK(LATHE_CPU_AMX_TILE) | LATHE_CPU_MASK(LATHE_CPU_AMX_BF16))
+static const uint64_t bf16_levels[] = {0, AVX2, AVX512, AVX512 | LATHE_CPU_MASK(LATHE_CPU_AVX512_BF16),
+                                       AVX512 | LATHE_CPU_MASK(LATHE_CPU_AVX512_BF16) | TILES};
 #define BF16_LEVELS (sizeof bf16_levels / sizeof *bf16_levels)
 #define Q8_LEVELS   (sizeof q8_levels / sizeof *q8_levels)
 
@@ -166,13 +169,14 @@ static void one_head(const struct lathe_kernels *kernels, size_t nq, size_t nk, 
 
 static void heads(void **state) {
     (void)state;
-    static const size_t sizes[][4] = {{1, 1, 1, 1},      {1, 7, 64, 64},    {8, 8, 64, 64},    {15, 17, 32, 32},
-                                      {16, 16, 16, 48},  {17, 14, 33, 5},   {31, 255, 64, 64}, {33, 256, 64, 64},
-                                      {64, 257, 32, 32}, {70, 513, 20, 24}, {5, 600, 64, 64},  {40, 0, 8, 8}};
+    static const size_t sizes[][4] = {{1, 1, 1, 1},      {1, 7, 64, 64},   {8, 8, 64, 64},    {15, 17, 32, 32},
+                                      {16, 16, 16, 48},  {17, 14, 33, 5},  {31, 255, 64, 64}, {33, 256, 64, 64},
+                                      {64, 257, 32, 32}, {40, 70, 96, 16}, {70, 513, 20, 24}, {5, 600, 64, 64},
+                                      {40, 0, 8, 8}};
     for (size_t l = 0; l < LEVELS + BF16_LEVELS; l++) {
         bool bf16 = l >= LEVELS;
         uint64_t bits = bf16 ? bf16_levels[l - LEVELS] : levels[l];
-        if (!test_can_run(bits))
+        if (!test_can_run(bits) && !test_traps(bits))
             continue;
         struct lathe_kernels kernels;
         lathe_kernels_select(bits, &kernels);
@@ -273,9 +277,10 @@ static void one_q8(const struct lathe_kernels *kernels, lathe_attention_f32_fn p
 
 static void heads_q8(void **state) {
     (void)state;
-    static const size_t sizes[][4] = {{1, 1, 1, 1},      {1, 7, 64, 64},    {8, 8, 64, 64},     {15, 17, 32, 32},
-                                      {16, 16, 16, 48},  {17, 14, 33, 5},   {31, 255, 64, 64},  {33, 256, 64, 64},
-                                      {64, 257, 32, 32}, {70, 513, 20, 24}, {5, 600, 128, 128}, {40, 0, 8, 8}};
+    static const size_t sizes[][4] = {{1, 1, 1, 1},      {1, 7, 64, 64},   {8, 8, 64, 64},    {15, 17, 32, 32},
+                                      {16, 16, 16, 48},  {17, 14, 33, 5},  {31, 255, 64, 64}, {33, 256, 64, 64},
+                                      {64, 257, 32, 32}, {40, 70, 96, 16}, {70, 513, 20, 24}, {5, 600, 128, 128},
+                                      {40, 0, 8, 8}};
     struct lathe_kernels kernels;
     lathe_kernels_select(0, &kernels);
     lathe_attention_f32_fn plain = kernels.attention_q8;
@@ -324,7 +329,7 @@ static void padded(void **state) {
     for (size_t l = 0; l < Q8_LEVELS + BF16_LEVELS; l++) {
         bool only_bf16 = l >= Q8_LEVELS;
         uint64_t cpu = only_bf16 ? bf16_levels[l - Q8_LEVELS] : q8_levels[l];
-        if (!test_can_run(cpu))
+        if (!test_can_run(cpu) && !test_traps(cpu))
             continue;
         struct lathe_kernels kernels;
         lathe_kernels_select(cpu, &kernels);

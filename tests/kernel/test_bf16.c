@@ -177,7 +177,7 @@ static void tiles(void **state) {
     static const size_t ns[] = {1, 2, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 100};
     for (size_t r = 0; r < ROWS; r++)
         for (size_t m = 1; (test_can_run(rows[r].bits) || test_traps(rows[r].bits)) && m <= rows[r].mr;
-             m = test_more_rows(m, rows[r].mr))
+             m = test_more_rows(m, rows[r].mr, test_traps(rows[r].bits)))
             for (size_t i = 0; i < sizeof ns / sizeof *ns; i += test_traps(rows[r].bits) ? 4 : 1)
                 for (size_t j = 0; j < sizeof ks / sizeof *ks; j++)
                     if (!test_left_out(8))

@@ -265,7 +265,7 @@ static void sums(void **state) {
     for (size_t r = 0; r < GEMM_ROWS; r++) {
         if (is_fip(&gemm_rows[r]) || !test_runs(gemm_rows[r].name, gemm_rows[r].bits))
             continue;
-        for (size_t m = 1; m <= gemm_rows[r].mr; m = test_more_rows(m, gemm_rows[r].mr))
+        for (size_t m = 1; m <= gemm_rows[r].mr; m = test_more_rows(m, gemm_rows[r].mr, test_traps(gemm_rows[r].bits)))
             for (size_t i = 0; i < sizeof ns / sizeof *ns; i += test_traps(gemm_rows[r].bits) ? 4 : 1)
                 for (size_t j = 0; j < sizeof ks / sizeof *ks; j++)
                     if (!test_left_out(8))
@@ -324,8 +324,8 @@ static void epilogue(void **state) {
                 break;
             if (test_left_out(8))
                 continue;
-            size_t most = gemm_rows[r].mr < 70 ? gemm_rows[r].mr : 70;
-            size_t m = 1 + test_below(most), n = 1 + test_below(70), k = 1 + test_below(most > 14 ? 400 : 40);
+            size_t most = gemm_rows[r].mr < 70 ? gemm_rows[r].mr : test_traps(gemm_rows[r].bits) ? 36 : 70;
+            size_t m = 1 + test_below(most), n = 1 + test_below(70), k = 1 + test_below(most > 36 ? 400 : 130);
             size_t kp = (k + 3) / 4 * 4, panels = (n + 15) / 16, ldc = n + test_below(4), ldr = n + test_below(3);
             uint8_t *a = guarded(m * kp);
             int8_t *w = guarded(k * n), *b = guarded(panels * 16 * kp);

@@ -15,32 +15,12 @@
 
 #define ATTENTION_SHARED(name) lathe_##name##__avx512
 #define ATTENTION_ELSEWHERE
+#include "attention_bf16_product.h"
 #include "attention_parts_body.h"
 #include "kernel_rows.h"
 
 #define MR    14
 #define PAIRS (AK / 2)
-
-typedef uint32_t word;
-
-/* What becomes of the sums of a tile. */
-enum finish {
-    KEEP,    /* c = sums */
-    MAXIMUM, /* and their maximum goes into `line` */
-    SHRINK   /* c = c * line + sums */
-};
-
-/* Sums of `steps` products of words for 32 queries. */
-struct product {
-    size_t rows, steps;
-    const word *a; /* [rows][steps], row stride lda */
-    size_t lda;
-    const word *b; /* [steps][32], step stride ldb */
-    size_t ldb;
-    float *c; /* [rows][AQ] */
-    enum finish finish;
-    float *line; /* [AQ] */
-};
 
 static inline __attribute__((always_inline)) void tile(const struct product *p, const size_t rows, size_t row) {
     vf acc[MR][2];
@@ -221,10 +201,11 @@ static inline __attribute__((always_inline)) void soften(float *strip, size_t lo
 /* ---- blocks */
 
 /* Group g against keys [lo, hi) of the block that starts at key0. */
-static void group_block(const struct attention_state *st, size_t g, size_t key0, size_t lo, size_t hi, bool plain) {
+static void group_block(const struct attention_state *st, multiply_fn by, size_t unit, size_t g, size_t key0, size_t lo,
+                        size_t hi, bool plain) {
     const struct lathe_attention_f32_args *args = st->args;
     size_t q0 = g * AQ, nq = args->nq - q0 < AQ ? args->nq - q0 : AQ, pairs = (args->d + 1) / 2;
-    size_t end = hi + hi % 2;
+    size_t end = (hi + 1) / 2 * 2, whole = (hi + unit - 1) / unit * unit;
     float tops[AQ], shrink[AQ], *strip = st->strip;
     for (size_t q = 0; q < AQ; q += VN)
         v_store(tops + q, v_set1(-__builtin_inff()));
@@ -237,7 +218,7 @@ static void group_block(const struct attention_state *st, size_t g, size_t key0,
                               .c = strip + lo * AQ,
                               .finish = plain ? MAXIMUM : KEEP,
                               .line = tops};
-    multiply(&product);
+    by(&product);
     vf scale = v_set1(args->scale * 1.44269504f);
     if (!plain) {
         attention_mask(st, q0, nq, key0, lo, hi);
@@ -263,8 +244,10 @@ static void group_block(const struct attention_state *st, size_t g, size_t key0,
         else
             soften(strip + q, lo / 2, end / 2, scale, top, false, st->max + q0 + q, st->sum + q0 + q, shrink + q);
     }
+    for (size_t t = end / 2; t < whole / 2; t++)
+        memset(strip + 2 * t * AQ, 0, AQ * sizeof(word));
     product = (struct product){.rows = args->dv,
-                               .steps = end / 2 - lo / 2,
+                               .steps = whole / 2 - lo / 2,
                                .a = words(st->v) + lo / 2,
                                .lda = PAIRS,
                                .b = words(strip) + lo / 2 * 2 * AQ,
@@ -272,11 +255,11 @@ static void group_block(const struct attention_state *st, size_t g, size_t key0,
                                .c = st->o + g * AQ * args->dv,
                                .finish = st->started[g] == 0.0f ? KEEP : SHRINK,
                                .line = shrink};
-    multiply(&product);
+    by(&product);
     st->started[g] = 1.0f;
 }
 
-void lathe_attention_bf16__avx512bf16(const struct lathe_attention_f32_args *args) {
+void lathe_attention_bf16_by(const struct lathe_attention_f32_args *args, multiply_fn by, size_t unit) {
     size_t groups = (args->nq + AQ - 1) / AQ;
     struct attention_state st;
     bool plain = attention_start(args, &st);
@@ -288,10 +271,20 @@ void lathe_attention_bf16__avx512bf16(const struct lathe_attention_f32_args *arg
         for (size_t g = 0; g < groups; g++) {
             size_t lo, hi, nq = args->nq - g * AQ < AQ ? args->nq - g * AQ : AQ;
             attention_span(args, g * AQ, nq, key0, keys, &lo, &hi);
-            if (lo < hi)
-                group_block(&st, g, key0, lo, hi, plain);
+            if (lo < hi) {
+                /* (Keys beside the span are masked.) */
+                size_t last = (hi + unit - 1) / unit * unit;
+                if (unit > 2)
+                    group_block(&st, by, unit, g, key0, lo / unit * unit, last < keys ? last : keys, plain);
+                else
+                    group_block(&st, by, unit, g, key0, lo, hi, plain);
+            }
         }
     }
     for (size_t g = 0; g < groups; g++)
         attention_finish(&st, g);
+}
+
+void lathe_attention_bf16__avx512bf16(const struct lathe_attention_f32_args *args) {
+    lathe_attention_bf16_by(args, multiply, 2);
 }

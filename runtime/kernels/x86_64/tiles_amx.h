@@ -18,23 +18,14 @@
  * Rapids), a core to itself, share of the peak that 32 rows x 32 columns reach without an epilogue: 84 % from the first
  * cache, 75 % from the second, which gives 51 bytes a cycle. Lines asked for into the first cache a step ahead cost 4
  * %. Where another thread keeps the core's other half busy, as on shared hosts, each tile instruction takes 36 cycles,
- * loads too: the peak is 44 % then and this loop reaches half of that.
- *
- * The intrinsics are assembly that does not say which memory it reads: hence the barriers. */
+ * loads too: the peak is 44 % then and this loop reaches half of that. */
 #ifndef LATHE_TILES_AMX_H
 #define LATHE_TILES_AMX_H
 
-#include <immintrin.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
+#include "tile_registers.h"
 
-#define TILE_ROWS      ((size_t)16)
-#define TILE_K         ((size_t)64)   /* bytes of a row of A */
-#define TILE_B         ((size_t)1024) /* and of a panel beside them */
-#define TILE_AHEAD     ((size_t)8) /* steps that lines of B are asked for early where nothing else reads them before */
-#define TILE_BARRIER() __asm__ volatile("" ::: "memory")
+#define TILE_K     ((size_t)64) /* bytes of a row of A, beside TILE_B of a panel */
+#define TILE_AHEAD ((size_t)8)  /* steps that lines of B are asked for early where nothing else reads them before */
 
 struct tile_product {
     size_t rows, cols; /* at least 1; whole panels are read */
@@ -45,23 +36,6 @@ struct tile_product {
     size_t panel;     /* bytes from one to the next */
     const char *next; /* NULL, or the panels that are read behind these */
 };
-
-/* Registers: sums 0 to 3, of two tiles of rows 0 and 1, 2 and 3, or of one; A 4, the second tile 5; B 6 and 7. */
-static inline void tile_begin(size_t height) {
-    struct {
-        uint8_t palette, start_row, zero[14];
-        uint16_t row_bytes[16];
-        uint8_t rows[16];
-    } config __attribute__((aligned(64)));
-    memset(&config, 0, sizeof config);
-    config.palette = 1;
-    for (unsigned i = 0; i < 8; i++) {
-        config.row_bytes[i] = 64;
-        config.rows[i] = (uint8_t)(i < 6 ? height : 16);
-    }
-    TILE_BARRIER();
-    _tile_loadconfig(&config);
-}
 
 struct tile_operands {
     const char *a, *below; /* tiles of A */
