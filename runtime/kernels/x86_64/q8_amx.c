@@ -36,7 +36,7 @@ static inline __attribute__((always_inline)) void finish(struct tile_work *work,
     const int32_t *zero = work->zero;
     for (size_t v = 0; v < ld / VN; v += 2) {
         const int32_t *sums = work->sums + work->next * ld + v * VN;
-        const float *add = work->residual + v * VN;
+        const float *add = residual ? work->residual + v * VN : NULL;
         float *c = work->c + v * VN;
         vi p0 = work->w_pairs[v], p1 = work->w_pairs[v + 1];
         vf s0 = work->w_scale[v], s1 = work->w_scale[v + 1], b0 = work->bias[v], b1 = work->bias[v + 1];
