@@ -6,7 +6,7 @@
 #include "gemm_q8_finish_body.h"
 #include "kernel_rows.h"
 
-#define FEW       8
+#define FEW       8 /* distilbert at 5, 8, 12 tokens, ms by tiles and so: 1.43 -> 1.28, 1.52 -> 1.44, 1.44 -> 1.59 */
 #define TILE_SUMS (32 * 32)
 #define PAIRS_K   32768 /* sums of a column are below 2^22 until here, and fit pairs of 16 bits */
 
