@@ -21,8 +21,8 @@ static size_t row_bytes(size_t k) {
     return ((k + 63) / 64 | 1) * 64;
 }
 
-static size_t block_rows(const struct lathe_kernels *kernels, size_t m, size_t k) {
-    size_t rows = (kernels->gemm_u8s8.mr > 2 * LEAST ? A_TILES : A_BYTES) / row_bytes(k);
+static size_t block_rows(const struct lathe_kernels *kernels, size_t m, size_t k, bool blocks) {
+    size_t rows = (kernels->gemm_u8s8.mr > 2 * LEAST && !blocks ? A_TILES : A_BYTES) / row_bytes(k);
     return minimum(m, rows < LEAST ? LEAST : rows);
 }
 
@@ -30,7 +30,7 @@ size_t lathe_gemm_q8_scratch(const struct lathe_kernels *kernels, size_t m, size
                              bool packed) {
     if (k > LATHE_Q8_MAX_K)
         return SIZE_MAX;
-    return lathe_gemm_q8_rows_bytes(block_rows(kernels, m, k), k, block) +
+    return lathe_gemm_q8_rows_bytes(block_rows(kernels, m, k, block > 0), k, block) +
            (packed ? 0 : minimum((n + 15) / 16 * 16, W_COLUMNS) * ((k + 3) / 4 * 4));
 }
 
@@ -296,7 +296,7 @@ void lathe_gemm_q8_team(const struct lathe_kernels *kernels, const struct lathe_
     struct block block = {.product = p, .share = &share};
     if (!share.count)
         return;
-    size_t most = block_rows(kernels, p->m, p->k), m1 = share.part[0].m1;
+    size_t most = block_rows(kernels, p->m, p->k, p->blocks), m1 = share.part[0].m1;
     struct rows own = rows_at(scratch, most, p->k, p->blocks), shared = {0};
     if (p->prepared)
         shared = rows_at(p->prepared, p->m, p->k, p->blocks);

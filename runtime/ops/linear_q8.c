@@ -103,7 +103,8 @@ size_t lathe_scratch_linear_q8(const struct lathe_op_call *call) {
     struct product p;
     if (!product_of(call, &p) || p.gemm.k > LATHE_Q8_MAX_K)
         return 0;
-    return lathe_gemm_q8_scratch(call->kernels, p.gemm.m, p.gemm.n / (size_t)p.groups, p.gemm.k, p.blocks.block, p.packed);
+    return lathe_gemm_q8_scratch(call->kernels, p.gemm.m, p.gemm.n / (size_t)p.groups, p.gemm.k, p.blocks.block,
+                                 p.packed);
 }
 
 void lathe_prepare_linear_q8(const struct lathe_op_call *call) {

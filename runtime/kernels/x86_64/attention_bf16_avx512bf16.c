@@ -200,7 +200,7 @@ static inline __attribute__((always_inline)) void soften(float *strip, size_t lo
 
 /* ---- blocks */
 
-/* Group g against keys [lo, hi) of the block that starts at key0. */
+/* Group g against keys [lo, hi) of the block that starts at key0; lo is a multiple of `unit`. */
 static void group_block(const struct attention_state *st, multiply_fn by, size_t unit, size_t g, size_t key0, size_t lo,
                         size_t hi, bool plain) {
     const struct lathe_attention_f32_args *args = st->args;
@@ -230,13 +230,9 @@ static void group_block(const struct attention_state *st, multiply_fn by, size_t
             v_store(tops + q, top);
         }
     }
-    /* Keys beside the span that share a pair with one of it. */
-    for (size_t q = 0; q < AQ; q += VN) {
-        if (lo % 2)
-            v_store(strip + (lo - 1) * AQ + q, v_set1(-__builtin_inff()));
-        if (hi % 2)
-            v_store(strip + hi * AQ + q, v_set1(-__builtin_inff()));
-    }
+    /* A key behind the last that shares its pair. */
+    for (size_t q = 0; hi % 2 && q < AQ; q += VN)
+        v_store(strip + hi * AQ + q, v_set1(-__builtin_inff()));
     for (size_t q = 0; q < AQ; q += VN) {
         vf top = v_load(tops + q);
         if (plain)
@@ -272,12 +268,9 @@ void lathe_attention_bf16_by(const struct lathe_attention_f32_args *args, multip
             size_t lo, hi, nq = args->nq - g * AQ < AQ ? args->nq - g * AQ : AQ;
             attention_span(args, g * AQ, nq, key0, keys, &lo, &hi);
             if (lo < hi) {
-                /* (Keys beside the span are masked.) */
-                size_t last = (hi + unit - 1) / unit * unit;
-                if (unit > 2)
-                    group_block(&st, by, unit, g, key0, lo / unit * unit, last < keys ? last : keys, plain);
-                else
-                    group_block(&st, by, unit, g, key0, lo, hi, plain);
+                /* Keys beside the span are masked. */
+                hi = (hi + unit - 1) / unit * unit;
+                group_block(&st, by, unit, g, key0, lo / unit * unit, hi < keys ? hi : keys, plain);
             }
         }
     }

@@ -39,5 +39,6 @@ void lathe_gemm_bf16_512x64__amx(const struct lathe_gemm_bf16_tile *tile) {
                                                 .bytes = tile->k * 2,
                                                 .b = (const char *)tile->b,
                                                 .panel = tile->panel_stride * 2,
-                                                .next = (const char *)tile->fetch});
+                                                .next = (const char *)tile->fetch,
+                                                .next_step = 32 * tile->fetch_step});
 }

@@ -1,10 +1,10 @@
 /* gemm_f32 for AVX-512: 14 rows x 32 columns, 28 sums in registers; small tiles take four panels at a time so that
  * enough sums are in flight.
  *
- * Tried on tiles (AMX): each f32 as three numbers of bf16, six products for one, tiles of B made on the way; as exact as
- * these. Emerald Rapids, 768 x 768, 10^9 multiply-adds a second at 8, 64 and 128 rows: 40, 108, 134 against 63, 82, 79
- * here; with the core's other half busy 16, 51, 52 against 50, 65, 61. All numbers of rows must have the same bits, so
- * that few rows would be slower everywhere. With two numbers each, three products, the error of a layer is 10 times
+ * Tried on tiles (AMX): each f32 as three numbers of bf16, six products for one, tiles of B made on the way; as exact
+ * as these. Emerald Rapids, 768 x 768, 10^9 multiply-adds a second at 8, 64 and 128 rows: 40, 108, 134 against 63, 82,
+ * 79 here; with the core's other half busy 16, 51, 52 against 50, 65, 61. All numbers of rows must have the same bits,
+ * so that few rows would be slower everywhere. With two numbers each, three products, the error of a layer is 10 times
  * that of these. */
 #include "vec_avx512.h"
 

@@ -147,6 +147,7 @@ void lathe_gemm_u8s8_512x64__amx(const struct lathe_gemm_q8_tile *tile) {
                                                 .bytes = tile->k,
                                                 .b = (const char *)tile->b,
                                                 .panel = tile->panel_stride,
-                                                .next = (const char *)tile->fetch});
+                                                .next = (const char *)tile->fetch,
+                                                .next_step = 16 * tile->fetch_step});
     (void)tile_sums(&work);
 }

@@ -33,8 +33,10 @@ struct tile_product {
     const char *a;
     size_t lda, bytes; /* of a row of A */
     const char *b;
-    size_t panel;     /* bytes from one to the next */
-    const char *next; /* NULL, or the panels that are read behind these */
+    size_t panel; /* bytes from one to the next */
+    /* NULL, or what is brought into the second cache beside the last columns: next_step bytes a step and panel. */
+    const char *next;
+    size_t next_step;
 };
 
 struct tile_operands {
@@ -44,11 +46,11 @@ struct tile_operands {
     size_t panel;
 };
 
-/* Which lines of B are brought into the second cache beside a block: `lines` of each tile from `at` on, in the last
- * `ahead` steps from `then` on. */
+/* Which lines of B are brought into the second cache beside a block: `lines` a step and panel from `at` on, the next
+ * step's `apart` bytes further; in the last `ahead` steps from `then` on. */
 struct tile_fetch {
     const char *at;
-    size_t lines, ahead;
+    size_t lines, apart, ahead;
     const char *then;
 };
 
@@ -117,7 +119,7 @@ static inline __attribute__((always_inline)) void tile_block(const bool down, st
             TILE_BARRIER();
         }
         tile_step(down, &o, work, fetch);
-        fetch.at += TILE_B;
+        fetch.at += fetch.apart;
         o.a += TILE_K;
         o.below += TILE_K;
         o.b += TILE_B;
@@ -140,13 +142,15 @@ static inline void tile_products(struct tile_work *work, struct tile_product *p)
     tile_begin(height);
     for (size_t j = 0; j < p->cols; j += group) {
         size_t end = p->cols - j < group ? p->cols : j + group;
-        const char *next = end < p->cols ? p->b + end / 16 * p->panel : p->next;
+        const bool last = end == p->cols;
+        const char *next = last ? p->next : p->b + end / 16 * p->panel;
+        const size_t apart = last ? p->next_step : TILE_B, lines = apart / 64;
         for (size_t i = 0; i < blocks; i++) {
             size_t row = 2 * i * height, second = p->rows - row < 2 * height ? p->rows - row - height : height;
-            struct tile_fetch fetch = {.lines = 0};
+            struct tile_fetch fetch = {.at = p->b};
             if (blocks > 1 && next) {
-                size_t from = 16 * i / blocks;
-                fetch = (struct tile_fetch){.at = next + from * 64, .lines = 16 * (i + 1) / blocks - from};
+                size_t from = lines * i / blocks;
+                fetch = (struct tile_fetch){next + from * 64, lines * (i + 1) / blocks - from, .apart = apart};
             }
             const bool down = 2 * i + 1 < tiles;
             const size_t width = down ? 32 : 64;
@@ -158,8 +162,9 @@ static inline void tile_products(struct tile_work *work, struct tile_product *p)
                 const size_t panel = step == width ? p->panel : 0;
                 const char *b = p->b + c / 16 * p->panel;
                 if (blocks == 1) {
-                    const char *then = c + step < p->cols ? b + step / 16 * p->panel : p->next;
-                    fetch = (struct tile_fetch){b + TILE_AHEAD * TILE_B, 16, TILE_AHEAD, then ? then : b};
+                    const char *then = c + step < p->cols ? b + step / 16 * p->panel : b;
+                    const char *at = p->bytes > TILE_AHEAD * TILE_K ? b + TILE_AHEAD * TILE_B : then;
+                    fetch = (struct tile_fetch){at, TILE_B / 64, TILE_B, TILE_AHEAD, then};
                 }
                 if (down)
                     tile_block(true, work, p, row, second, b, panel, fetch);
