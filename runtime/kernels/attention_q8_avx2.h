@@ -7,6 +7,7 @@
 #include "attention_q8_scheme.h"
 
 #define AQ8_TILE 4
+#define AQ8_BY   0
 
 static inline vi exp2_16(const int steep, vi y) {
     vi f = _mm256_slli_epi16(y, 16 - steep), n = _mm256_srli_epi16(y, steep), low = _mm256_set1_epi32(0xffff);

@@ -14,6 +14,7 @@
  *   aq8_words_whole(e, words)      with words of 16 bits: e - 32768
  *   aq8_dot_key(acc, key, query)   acc plus the AQ8_CPD products in each lane
  *   aq8_dot_value(acc, weights, values)   the same
+ *   AQ8_BY                         1: there is lathe_attention_q8_by too, whose products are not done here
  *
  * Queries lie across the lanes, one or two vectors of them, so that softmax needs nothing of its neighbours: their
  * scores against a block of keys lie in a strip that the first cache holds and become weights, in the order in which
@@ -22,7 +23,7 @@
  * words once a call, in the order of their rows:
  *
  *   keys    [key][word of AQ8_CPD columns]
- *   values  [word of AQ8_CPD keys][column]
+ *   values  [word of AQ8_CPD keys][column], or as the products of others take them (attention_q8_product.h)
  *   queries [word of AQ8_CPD columns][vector][VN], for a tile
  *   strip   [key][vector][VN]
  *   weights [word of AQ8_CPD keys][vector][VN]
@@ -44,6 +45,7 @@
 #ifndef LATHE_ATTENTION_Q8_BODY_H
 #define LATHE_ATTENTION_Q8_BODY_H
 
+#include "attention_q8_product.h"
 #include "attention_q8_scheme.h"
 #include "attention_shape.h"
 #include "kernel_rows.h"
@@ -57,10 +59,11 @@
 
 struct aq8 {
     const struct lathe_attention_f32_args *args;
-    const int32_t *index; /* of the keys that take part, NULL: the first */
-    size_t keys;          /* how many do */
-    size_t steps;         /* words of a key; d is padded to VN */
-    size_t columns;       /* dv padded to VN */
+    const struct lathe_q8_products *by; /* NULL: the products of this file */
+    const int32_t *index;               /* of the keys that take part, NULL: the first */
+    size_t keys;                        /* how many do */
+    size_t steps;                       /* words of a key; d is padded to VN, or to what others take */
+    size_t columns;                     /* dv padded to VN */
     float *k_low, *k_scale, *k_inverse, *v_low, *v_scale, *v_inverse, *v_middle;
     int32_t *k, *v, *q;
     int32_t *v_sum; /* of each column, where weights of 16 bits have 32768 taken off */
@@ -105,6 +108,11 @@ struct aq8_item {
 
 static inline size_t aq8_row(const struct aq8 *s, size_t j) {
     return s->index ? (size_t)s->index[j] : j;
+}
+
+/* Whose products; a constant where it is known. */
+AQ8_INLINE const struct lathe_q8_products *aq8_by(const struct aq8 *s) {
+    return AQ8_BY ? s->by : NULL;
 }
 
 /* Columns from c on of a row that has n; always masked, which costs nothing and halves the code. */
@@ -180,8 +188,28 @@ static void aq8_pack_keys(const struct aq8 *s) {
         for (size_t j = 0; j < keys; j++, out += steps)
             aq8_store_key(out, (v_load_n(x + (index ? (size_t)index[j] : j) * ld, left) - low) * inverse);
     }
+    const size_t padding = steps - aq8_padded(n, VN) / AQ8_CPD;
+    for (size_t j = 0; aq8_by(s) && padding && j < keys; j++)
+        memset(s->k + (j + 1) * steps - padding, 0, padding * sizeof *s->k);
     for (size_t j = keys; j < aq8_padded(keys, AQ8_GROUP); j++)
         memcpy(s->k + j * steps, s->k + (keys - 1) * steps, steps * sizeof *s->k);
+}
+
+/* Values of 16 words as they are for vectors, [word][VN columns], to [column][16 words]. */
+static inline void aq8_turn_values(const int32_t *words, int32_t *out) {
+#if AQ8_BY
+    vf x[VN];
+    LATHE_UNROLL
+    for (size_t i = 0; i < VN; i++)
+        x[i] = vi_as_float(vi_load(words + i * VN));
+    v_transpose(x);
+    LATHE_UNROLL
+    for (size_t i = 0; i < VN; i++)
+        vi_store(out + i * VN, vi_bits(x[i]));
+#else
+    (void)words;
+    (void)out;
+#endif
 }
 
 /* Behind the last key come zeros, and weights of zero. */
@@ -191,10 +219,10 @@ static void aq8_pack_values(const struct aq8 *s) {
     for (size_t c = 0; c < columns; c += VN) {
         const float *x = s->args->v + c;
         const size_t left = n - c < VN ? n - c : VN;
-        int32_t *out = s->v + c;
+        int32_t *out = s->v + c, turned[16 * VN];
         vf low = v_load(s->v_low + c), inverse = v_load(s->v_inverse + c);
         vi sum = vi_set1(0);
-        for (size_t j = 0; j < aq8_padded(keys, 4); j += AQ8_CPD, out += columns) {
+        for (size_t j = 0; j < aq8_padded(keys, aq8_by(s) ? LATHE_Q8_GROUP : 4); j += AQ8_CPD, out += columns) {
             vi word[AQ8_CPD];
             LATHE_UNROLL
             for (size_t u = 0; u < AQ8_CPD; u++) {
@@ -205,7 +233,9 @@ static void aq8_pack_values(const struct aq8 *s) {
                 }
             }
             vi joined = aq8_join(word);
-            vi_store(out, joined);
+            vi_store(aq8_by(s) ? turned + j % LATHE_Q8_GROUP / AQ8_CPD * VN : out, joined);
+            if (aq8_by(s) && (j + AQ8_CPD) % LATHE_Q8_GROUP == 0)
+                aq8_turn_values(turned, s->v + (j / LATHE_Q8_GROUP * columns + c) * 16);
             if (AQ8_CPD == 2)
                 sum = aq8_dot_value(sum, joined, vi_set1(0x00010001));
         }
@@ -263,7 +293,10 @@ static __attribute__((noinline)) void aq8_pack_queries(const struct aq8 *s, size
         }
     }
     struct attention_q8_query query = attention_q8_query(vi_as_float(vi_max(most[0], most[1])), args->scale, s->steep);
-    for (size_t t = 0; t < s->steps; t++) {
+    const size_t steps = aq8_padded(args->d, VN) / AQ8_CPD;
+    for (size_t t = steps; aq8_by(s) && t < s->steps; t++)
+        vi_store(s->q + (t * vectors + g) * VN, vi_set1(0));
+    for (size_t t = 0; t < steps; t++) {
         vi x[AQ8_CPD];
         LATHE_UNROLL
         for (size_t u = 0; u < AQ8_CPD; u++)
@@ -350,6 +383,9 @@ static __attribute__((noinline)) void aq8_end_weights(const struct aq8 *s, struc
         struct aq8_chain chain = item->chain[g];
         const int32_t *in = s->strip + item->done * stride + g * VN;
         int32_t *out = s->weights + item->done / AQ8_CPD * stride + g * VN;
+        for (size_t j = padded; aq8_by(s) && j % LATHE_Q8_GROUP; j += AQ8_CPD)
+            for (int low = 0; low <= s->fine; low++)
+                vi_store(s->weights + (j / AQ8_CPD + (low ? AQ8_REST : 0)) * stride + g * VN, vi_set1(0));
         if (s->fine)
             for (size_t j = item->done; j < padded; j += 4, in += 4 * stride, out += 4 / AQ8_CPD * stride)
                 aq8_weigh_keys(true, in, out, stride, &chain);
@@ -503,6 +539,63 @@ static __attribute__((noinline)) void aq8_values_2(const struct aq8 *s, const st
     aq8_values(2, s, item, weights, first);
 }
 
+/* The same by others, who call this for every group of keys. */
+struct aq8_beside {
+    const struct aq8 *s;
+    struct aq8_item *before;
+};
+static void aq8_weigh_group(void *of) {
+    const struct aq8_beside *beside = of;
+    struct aq8_item *item = beside->before;
+    const size_t stride = AQ8_VECTORS * VN;
+    const int32_t *in = beside->s->strip + item->done * stride;
+    int32_t *out = beside->s->weights + item->done / AQ8_CPD * stride;
+    struct aq8_chain chain[AQ8_VECTORS];
+    if (item->done >= item->n)
+        return;
+    LATHE_UNROLL
+    for (size_t g = 0; g < AQ8_VECTORS; g++)
+        chain[g] = item->chain[g];
+    size_t keys = aq8_padded(item->n - item->done, AQ8_TILE);
+    keys = keys < AQ8_GROUP ? keys : AQ8_GROUP;
+    for (size_t u = 0; u < keys; u += 4) {
+        LATHE_UNROLL
+        for (size_t g = 0; g < AQ8_VECTORS; g++)
+            aq8_weigh_keys(false, in + (u * AQ8_VECTORS + g) * VN, out + (u / AQ8_CPD * AQ8_VECTORS + g) * VN, stride,
+                           &chain[g]);
+    }
+    item->done += keys;
+    LATHE_UNROLL
+    for (size_t g = 0; g < AQ8_VECTORS; g++)
+        item->chain[g] = chain[g];
+}
+static void aq8_scores_by(const struct aq8 *s, const struct aq8_item *item, vi *tops, struct aq8_item *before) {
+    int32_t most[AQ8_VECTORS * VN];
+    s->by->scores(&(struct lathe_q8_scores){.keys = s->k + item->from * s->steps,
+                                            .count = aq8_padded(item->n, AQ8_GROUP),
+                                            .steps = s->steps,
+                                            .queries = s->q,
+                                            .vectors = item->vectors,
+                                            .strip = s->strip,
+                                            .tops = most,
+                                            .beside = before->vectors ? aq8_weigh_group : NULL,
+                                            .of = &(struct aq8_beside){s, before}});
+    for (size_t g = 0; g < item->vectors; g++)
+        tops[g] = vi_load(most + g * VN);
+}
+static void aq8_values_by(const struct aq8 *s, const struct aq8_item *item, const int32_t *weights, bool first) {
+    float shrink[AQ8_VECTORS * VN];
+    for (size_t g = 0; g < item->vectors; g++)
+        v_store(shrink + g * VN, item->lanes[g].shrink);
+    s->by->values(&(struct lathe_q8_values){.values = s->v + item->from / LATHE_Q8_GROUP * s->columns * 16,
+                                            .groups = (item->n + LATHE_Q8_GROUP - 1) / LATHE_Q8_GROUP,
+                                            .columns = s->columns,
+                                            .weights = weights,
+                                            .vectors = item->vectors,
+                                            .total = s->total,
+                                            .shrink = first ? NULL : shrink});
+}
+
 #include "attention_q8_masks_body.h"
 
 /* ---- tiles */
@@ -528,7 +621,8 @@ static void aq8_span(const struct aq8 *s, size_t q0, size_t count, size_t *from,
         hi = most < hi ? most : hi;
     }
     lo = lo < 0 ? 0 : lo;
-    *from = (size_t)lo / AQ8_GROUP * AQ8_GROUP;
+    const size_t group = aq8_by(s) ? LATHE_Q8_GROUP : AQ8_GROUP;
+    *from = (size_t)lo / group * group;
     *to = hi <= lo ? *from : (size_t)hi;
 }
 
@@ -580,7 +674,9 @@ static void aq8_finish(const struct aq8 *s, struct aq8_item *item) {
                 item->lanes[g].shrink = v_set1(1.0f);
             for (size_t g = 0; AQ8_CPD == 4 && s->fine && g < vectors; g++)
                 item->lanes[g].shrink = v_set1(256.0f);
-            if (vectors == 2)
+            if (aq8_by(s))
+                aq8_values_by(s, item, weights, item->first && !low);
+            else if (vectors == 2)
                 aq8_values_2(s, item, weights, item->first && !low);
             else
                 aq8_values_1(s, item, weights, item->first && !low);
@@ -601,7 +697,9 @@ static void aq8_start(const struct aq8 *s, struct aq8_item *item, struct aq8_ite
             aq8_finish(s, before);
         before->n = 0;
     }
-    if (item->vectors == 2)
+    if (aq8_by(s))
+        aq8_scores_by(s, item, tops, before);
+    else if (item->vectors == 2)
         aq8_scores_2(s, item->from, to, tops, before);
     else
         aq8_scores_1(s, item->from, to, tops, before);
@@ -670,9 +768,10 @@ static inline void *aq8_take(char **at, size_t bytes) {
     return p;
 }
 
-void AQ8_NAME(const struct lathe_attention_f32_args *args) {
-    struct aq8 s = {.args = args, .keys = args->nk};
-    size_t d = aq8_padded(args->d, VN), rows = aq8_padded(args->nk, AQ8_GROUP);
+static void aq8_head(const struct lathe_attention_f32_args *args, const struct lathe_q8_products *by) {
+    struct aq8 s = {.args = args, .by = by, .keys = args->nk};
+    size_t d = aq8_padded(args->d, aq8_by(&s) ? LATHE_Q8_GROUP : VN),
+           rows = aq8_padded(args->nk, aq8_by(&s) ? LATHE_Q8_GROUP : AQ8_GROUP);
     s.steps = d / AQ8_CPD;
     s.columns = aq8_padded(args->dv, VN);
     char *at = args->scratch;
@@ -717,4 +816,14 @@ void AQ8_NAME(const struct lathe_attention_f32_args *args) {
         !args->bias && (!args->allow || (args->allow == args->keys && !args->ld_allow)) && !args->first && !args->last;
     aq8_queries(&s);
 }
+
+void AQ8_NAME(const struct lathe_attention_f32_args *args) {
+    aq8_head(args, NULL);
+}
+
+#if AQ8_BY
+void lathe_attention_q8_by(const struct lathe_attention_f32_args *args, const struct lathe_q8_products *products) {
+    aq8_head(args, products);
+}
+#endif
 #endif

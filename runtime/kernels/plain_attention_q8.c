@@ -211,8 +211,8 @@ size_t lathe_attention_q8_scratch(size_t nq, size_t nk, size_t d, size_t dv) {
     (void)nq;                             /* a few queries at a time */
     if (nk > limit || d > limit || dv > limit)
         return SIZE_MAX;
-    uint64_t keys = ((uint64_t)nk + 15) / 16 * 16, dp = ((uint64_t)d + 15) / 16 * 16,
-             dvp = ((uint64_t)dv + 15) / 16 * 16;
+    uint64_t keys = ((uint64_t)nk + 63) / 64 * 64, dp = ((uint64_t)d + 63) / 64 * 64,
+             dvp = ((uint64_t)dv + 15) / 16 * 16; /* as attention_q8_product.h wants them */
     /* columns; lines and words of queries; totals, the strip and weights; keys and values of up to 16 bits; index */
     uint64_t bytes = (3 * dp + 5 * dvp) * 4 + (16 + LATHE_Q8_QUERIES / 4) * dp * 4 +
                      LATHE_Q8_QUERIES * (dvp * 4 + LATHE_Q8_BLOCK * 6) + keys * 2 * (dp + dvp) + keys * 4 + 64 * 16;

@@ -17,9 +17,11 @@ static const uint64_t levels[] = {0, LATHE_CPU_MASK(LATHE_CPU_AVX2) | LATHE_CPU_
 
 #define AVX2   (LATHE_CPU_MASK(LATHE_CPU_AVX2) | LATHE_CPU_MASK(LATHE_CPU_FMA))
 #define AVX512 (AVX2 | LATHE_CPU_MASK(LATHE_CPU_AVX512))
-static const uint64_t q8_levels[] = {0, AVX2, AVX2 | LATHE_CPU_MASK(LATHE_CPU_AVX_VNNI), AVX512,
-                                     AVX512 | LATHE_CPU_MASK(LATHE_CPU_AVX512_VNNI)};
-#define TILES (LATHE_CPU_MASK(LATHE_CPU_AMX_TILE) | LATHE_CPU_MASK(LATHE_CPU_AMX_BF16))
+#define VNNI   (AVX512 | LATHE_CPU_MASK(LATHE_CPU_AVX512_VNNI))
+#define TILES  (LATHE_CPU_MASK(LATHE_CPU_AMX_TILE) | LATHE_CPU_MASK(LATHE_CPU_AMX_BF16))
+static const uint64_t q8_levels[] = {
+    0,      AVX2, AVX2 | LATHE_CPU_MASK(LATHE_CPU_AVX_VNNI),
+    AVX512, VNNI, VNNI | LATHE_CPU_MASK(LATHE_CPU_AMX_TILE) | LATHE_CPU_MASK(LATHE_CPU_AMX_INT8)};
 static const uint64_t bf16_levels[] = {0, AVX2, AVX512, AVX512 | LATHE_CPU_MASK(LATHE_CPU_AVX512_BF16),
                                        AVX512 | LATHE_CPU_MASK(LATHE_CPU_AVX512_BF16) | TILES};
 #define BF16_LEVELS (sizeof bf16_levels / sizeof *bf16_levels)
@@ -277,15 +279,16 @@ static void one_q8(const struct lathe_kernels *kernels, lathe_attention_f32_fn p
 
 static void heads_q8(void **state) {
     (void)state;
-    static const size_t sizes[][4] = {{1, 1, 1, 1},      {1, 7, 64, 64},   {8, 8, 64, 64},    {15, 17, 32, 32},
-                                      {16, 16, 16, 48},  {17, 14, 33, 5},  {31, 255, 64, 64}, {33, 256, 64, 64},
-                                      {64, 257, 32, 32}, {40, 70, 96, 16}, {70, 513, 20, 24}, {5, 600, 128, 128},
+    static const size_t sizes[][4] = {{1, 1, 1, 1},       {1, 7, 64, 64},    {8, 8, 64, 64},     {15, 17, 32, 32},
+                                      {16, 16, 16, 48},   {17, 14, 33, 5},   {31, 255, 64, 64},  {33, 256, 64, 64},
+                                      {64, 257, 32, 32},  {40, 70, 96, 16},  {70, 513, 20, 24},  {5, 600, 128, 128},
+                                      {34, 64, 128, 128}, {33, 129, 64, 33}, {65, 113, 128, 17}, {50, 170, 80, 96},
                                       {40, 0, 8, 8}};
     struct lathe_kernels kernels;
     lathe_kernels_select(0, &kernels);
     lathe_attention_f32_fn plain = kernels.attention_q8;
     for (size_t l = 0; l < Q8_LEVELS; l++) {
-        if (!test_can_run(q8_levels[l]))
+        if (!test_can_run(q8_levels[l]) && !test_traps(q8_levels[l]))
             continue;
         lathe_kernels_select(q8_levels[l], &kernels);
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)

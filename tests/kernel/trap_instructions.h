@@ -156,7 +156,8 @@ static float trap_bf16(const uint8_t *at) {
     return x;
 }
 
-static void trap_tile_dot(const struct trap_operand *o, bool bytes) {
+/* Of bytes, those of the first tile unsigned and of the second signed or, `turned`, the other way; or of bf16. */
+static void trap_tile_dot(const struct trap_operand *o, bool bytes, bool turned) {
     unsigned a = o->rm, b = ~o->code[2] >> 3 & 15;
     struct trap_tiles *t = trap_tile(o->reg);
     trap_tile(a);
@@ -173,7 +174,7 @@ static void trap_tile_dot(const struct trap_operand *o, bool bytes) {
             for (unsigned k = 0; k < t->rows[b]; k++) {
                 const uint8_t *x = &t->data[a][m][4 * k], *w = &t->data[b][k][4 * n];
                 for (unsigned i = 0; bytes && i < 4; i++)
-                    integer += (uint32_t)(x[i] * (int8_t)w[i]);
+                    integer += (uint32_t)(turned ? (int8_t)x[i] * w[i] : x[i] * (int8_t)w[i]);
                 if (!bytes) {
                     even = fmaf(trap_bf16(x), trap_bf16(w), even);
                     odd = fmaf(trap_bf16(x + 2), trap_bf16(w + 2), odd);
@@ -203,8 +204,9 @@ static bool trap_tiles_instruction(const struct trap_operand *o) {
         trap_tile_move(o, prefix == 2);
         return o->rm == 4 && o->mod != 3;
     case 0x5e1:
+    case 0x5e2:
     case 0x5c2:
-        trap_tile_dot(o, prefix == 1);
+        trap_tile_dot(o, o->code[3] == 0x5e, prefix == 2);
         return o->mod == 3;
     default:
         return false;

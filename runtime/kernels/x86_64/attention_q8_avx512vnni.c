@@ -7,6 +7,7 @@
 #define AQ8_CPD     4
 #define AQ8_TILE    8
 #define AQ8_OVERLAP 1
+#define AQ8_BY      1
 
 /* Bytes of a lane of 16 are 4 of each vector; put beside each other what belongs to a word. */
 static inline vi words_in_order(vi x) {
