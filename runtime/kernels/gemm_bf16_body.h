@@ -94,7 +94,7 @@ static inline __attribute__((always_inline)) void bf16_panels(const size_t rows,
         a[r / 3] = tile->a + r * lda;
     const uint16_t *b = tile->b + column / 16 * stride;
     size_t ahead = BF16_AHEAD(rows, panels), turn = steps > ahead ? steps - ahead : 0, step = 32;
-    const uint16_t *fetch = b + ahead * 32, *next_group = b + panels * stride;
+    const uint16_t *fetch = b + ahead * 32, *next_group = column + panels * 16 < tile->cols ? b + panels * stride : b;
     if (tile->fetch) {
         fetch = tile->fetch;
         step = tile->fetch_step;

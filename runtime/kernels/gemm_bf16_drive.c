@@ -63,7 +63,8 @@ static void run_block(const struct block *block, size_t n0, size_t n1, const uin
             tile.c = p->y + row * p->ldy + j;
             if (tiles > 1) {
                 /* Each tile fetches its part of the next group. */
-                tile.fetch = (again && j + group >= n1 ? panels : tile.b + group * k) + k * 16 / tiles * i / 32 * 32;
+                const uint16_t *next = j + group < n1 ? tile.b + group * k : again ? panels : NULL;
+                tile.fetch = next ? next + k * 16 / tiles * i / 32 * 32 : NULL;
                 tile.fetch_step = 32 / tiles;
             }
             e.residual = p->epilogue.residual ? p->epilogue.residual + row * e.ldr + j : NULL;

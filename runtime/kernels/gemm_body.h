@@ -199,11 +199,13 @@ static inline __attribute__((always_inline)) void gemm_panels(const bool fip, co
         }
     }
     /* Lines of B are asked for early: those that the caller names; else this group's own, `ahead` steps before their
-     * turn, and in the last steps those of the next group. */
+     * turn, and in the last steps those of the next group, or of the last one once more: what is behind it is nothing
+     * that this thread needs. */
     size_t k = tile->k, stride = tile->panel_stride, ahead = fip ? GEMM_FIP_AHEAD : GEMM_AHEAD(rows, panels);
     size_t turn = tile->fetch ? k : k > ahead ? k - ahead : 0, step = tile->fetch ? tile->fetch_step : tile->ldb;
+    const bool last_group = (size_t)(c - tile->c) + panels * 16 >= tile->cols;
     const float *fetch = tile->fetch ? tile->fetch : b + ahead * tile->ldb, *a = tile->a,
-                *next_group = b + panels * stride;
+                *next_group = last_group ? b : b + panels * stride;
     turn -= fip && turn < k ? turn % 3 : 0;
     for (size_t t = 0, end = turn; t < k; t = end, end = k, fetch = next_group) {
         if (fip)

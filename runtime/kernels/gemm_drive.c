@@ -171,8 +171,8 @@ static void run_block(const struct blocks *blocks, size_t m0, size_t m1, size_t 
             tile.c = p->c + row * p->ldc + j;
             if (tiles > 1) {
                 /* Each tile fetches its part of the next group, so that reading memory and multiplying overlap. */
-                bool leaves = next && j + group >= n1;
-                tile.fetch = (leaves ? next : tile.b + group / 16 * panel_stride) + kc * 16 * i / tiles;
+                const float *from_next = j + group < n1 ? tile.b + group / 16 * panel_stride : next;
+                tile.fetch = from_next ? from_next + kc * 16 * i / tiles : NULL;
                 tile.fetch_step = (16 + tiles - 1) / tiles;
             }
             epilogue.residual = p->epilogue.residual ? p->epilogue.residual + row * p->epilogue.ldr + j : NULL;

@@ -107,7 +107,7 @@ static inline __attribute__((always_inline)) void Q8B_NAME(block_panels)(const s
             sum[r][v] = v_set1(0.0f);
     }
     /* Lines of B are asked for that many bytes before their turn. */
-    size_t ahead = Q8_LINES_AHEAD / panels * 64;
+    size_t ahead = tile->ahead / panels * 64;
     for (size_t i = 0; i < count; i++) {
         vi acc[Q8B_MR][Q8B_MAX_VECTORS];
         if (Q8B_HALVES || zero) {

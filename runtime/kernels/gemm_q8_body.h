@@ -30,7 +30,6 @@
 #ifndef Q8_VP
 #define Q8_VP          (16 / VN) /* vectors a panel */
 #define Q8_MAX_VECTORS 8
-#define Q8_LINES_AHEAD 256
 #define Q8_CASE(way, rows, width)                                                                                      \
     case rows:                                                                                                         \
         way##_rows(rows, width, tile);                                                                                 \
@@ -61,12 +60,10 @@ static inline __attribute__((always_inline)) void Q8_NAME(panels)(const size_t r
         a[r / 3] = tile->a + r * lda;
     const int8_t *b = tile->b + column / 16 * stride;
     /* Lines of B are asked for early: those that the caller names, or this panel group's own `ahead` steps before their
-     * turn and in the last steps those of the next group. 16 KiB ahead is what memory needs to keep up and the first
-     * cache has room for; distilbert's weights by 2 threads, Zen 5, from 4096 / rows lines ahead into the second cache,
-     * ms at 1, 3, 6, 8 rows: 0.305 -> 0.266, 0.377 -> 0.272, 0.412 -> 0.294, 0.415 -> 0.383; 8 KiB 0.282, 0.295, 0.338,
-     * 0.414. */
-    size_t ahead = Q8_LINES_AHEAD / (Q8_LINES * panels), turn = steps > ahead ? steps - ahead : 0, step = 64;
-    const int8_t *fetch = b + ahead * bytes, *next_group = b + panels * stride;
+     * turn and in the last steps those of the next group, if there is one: what is behind the last one is nothing that
+     * this thread needs. (In the last group its own once more, which are at hand.) */
+    size_t ahead = tile->ahead / (Q8_LINES * panels), turn = steps > ahead ? steps - ahead : 0, step = 64;
+    const int8_t *fetch = b + ahead * bytes, *next_group = column + panels * 16 < tile->cols ? b + panels * stride : b;
     if (tile->fetch) {
         fetch = tile->fetch;
         step = tile->fetch_step;

@@ -137,7 +137,8 @@ static inline __attribute__((always_inline)) void SUMS_NAME(rows)(const size_t r
             return;
         }
         const int8_t *b = tile->b + j / 16 * stride;
-        const int8_t *fetch = tile->fetch ? tile->fetch + j / 16 * stride : b + cols / 16 * stride;
+        const int8_t *next_group = j + cols < tile->cols ? b + cols / 16 * stride : b;
+        const int8_t *fetch = tile->fetch ? tile->fetch + j / 16 * stride : next_group;
         for (size_t v = 0; v * VN < left; v += vectors, fetch += tile->k / 4 * vectors / SUMS_VP * step)
             SUMS_NAME(turn)(rows, vectors, tile, b + v * VN * 4, fetch, step, sums + v * VN, cols);
         q8_finish(tile, j, left, sums, cols);

@@ -160,6 +160,7 @@ struct lathe_gemm_q8_tile {
                             than a line: spread evenly, which memory likes better than all at once), and as much one
                             panel_stride further for each panel that goes through the registers */
     size_t fetch_step;
+    unsigned ahead; /* without `fetch`: so many lines of B are asked for before their turn */
     float *c; /* row stride ldc */
     size_t ldc;
     int32_t *sums; /* when epilogue is NULL: the exact sums, row stride ldc, and c is not used */
@@ -177,6 +178,7 @@ static inline int32_t lathe_q8_block_sum(uint32_t sum) {
 struct lathe_gemm_q8_kernel {
     lathe_gemm_q8_fn fn;
     unsigned mr, nr; /* as in struct lathe_gemm_f32_kernel */
+    unsigned ahead;  /* of a tile: what the memory of this CPU wants */
 };
 
 #endif

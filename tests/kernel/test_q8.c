@@ -238,6 +238,8 @@ static void one_tile(const struct gemm_row *row, size_t m, size_t n, size_t k, b
     if (test_below(2)) {
         tile.fetch = b;
         tile.fetch_step = test_below(65);
+    } else {
+        tile.ahead = (unsigned)test_below(300);
     }
     row->fn(&tile);
     for (size_t i = 0; i < m; i++)

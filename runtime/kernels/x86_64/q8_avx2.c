@@ -120,7 +120,8 @@ static inline __attribute__((always_inline)) void wide_rows(const size_t rows, c
             for (size_t i = 0; i < left; i += 8) {
                 size_t panel = (j + i) / 16 * stride;
                 const int8_t *b = tile->b + panel + t * 16 + i % 16 * 4;
-                const int8_t *fetch = tile->fetch ? tile->fetch + panel : tile->b + panel + WIDE_COLS / 16 * stride;
+                const int8_t *next_group = tile->b + panel + (j + WIDE_COLS < tile->cols ? WIDE_COLS / 16 * stride : 0);
+                const int8_t *fetch = tile->fetch ? tile->fetch + panel : next_group;
                 wide_turn(rows, a, n, b, fetch + (t + i % 16 * n / 16) / 4 * step, step / 2, t == 0, sums + i);
             }
         }
