@@ -6,8 +6,8 @@
 
 #include <stdint.h>
 
-/* The bits that CPUID reports and the operating system enables (XCR0; for tiles it is asked, which allows the process to
- * use them from then on). Cheap enough to call anywhere. */
+/* The bits that CPUID reports and the operating system enables (XCR0; for tiles it is asked, which allows the process
+ * to use them from then on). Cheap enough to call anywhere. */
 uint64_t lathe_cpu_bits(void);
 /* "0": plain C; a level name "sse4.2", "avx2", "avx512", "avx512_vnni", ...: that bit and all before it in its row's
  * group; a number 0x..: that mask; "all". LATHE_USAGE naming the known words. */

@@ -101,17 +101,17 @@ static void fail_step(struct lathe_session *s, uint32_t index, enum lathe_status
 
 /* Steps [first, end) of the phase in one part. False when one fails. */
 static bool run_part(struct lathe_session *s, const struct lathe_phase *part, const struct lathe_team *team) {
-    const struct lathe_team alone = {0, 1, NULL};
+    const struct lathe_team alone = {.count = 1};
     for (uint32_t i = part->first; i < part->end; i++) {
         const struct lathe_step_state *st = &s->steps[i];
         if (st->solo && team->index != 0)
             continue;
         if (atomic_load_explicit(&s->failed, memory_order_relaxed))
             return false;
-        enum lathe_status status = run_step(s, i, st->solo ? &alone : team, team->index, thread_scratch(s, team->index),
-                                            st->prepared ? s->prepared : NULL);
+        enum lathe_status status = run_step(s, i, st->solo ? &alone : team, team->thread,
+                                            thread_scratch(s, team->thread), st->prepared ? s->prepared : NULL);
         if (status != LATHE_OK) {
-            fail_step(s, i, status, team->index);
+            fail_step(s, i, status, team->thread);
             return false;
         }
     }
@@ -146,30 +146,30 @@ static bool run_blocks(struct lathe_session *s, const struct lathe_phase *part, 
             for (unsigned k = 0; k < st->n_in; k++) {
                 in[k] = st->in[k];
                 if (in[k] && by_rows.in >> k & 1) {
-                    views[n] = rows_of(s, in[k], team->index, m0, m1);
+                    views[n] = rows_of(s, in[k], team->thread, m0, m1);
                     in[k] = &views[n++];
                 }
             }
             for (unsigned k = 0; k < st->n_out; k++) {
                 out[k] = NULL;
                 if (st->out[k]) {
-                    views[n] = rows_of(s, st->out[k], team->index, m0, m1);
+                    views[n] = rows_of(s, st->out[k], team->thread, m0, m1);
                     out[k] = &views[n++];
                 }
             }
             if (atomic_load_explicit(&s->failed, memory_order_relaxed))
                 return false;
             struct lathe_op_call call =
-                call_of(s, st, &(struct lathe_team){0, 1, NULL}, team->index, thread_scratch(s, team->index));
+                call_of(s, st, &(struct lathe_team){.count = 1}, team->thread, thread_scratch(s, team->thread));
             call.in = in;
             call.out = out;
             call.beside = *team;
             uint64_t start = s->step_ns ? lathe_now_ns() : 0;
             enum lathe_status status = st->op->run(&call);
             if (s->step_ns)
-                add_time(s, i, team->index, start);
+                add_time(s, i, team->thread, start);
             if (status != LATHE_OK) {
-                fail_step(s, i, status, team->index);
+                fail_step(s, i, status, team->thread);
                 return false;
             }
         }
@@ -178,18 +178,26 @@ static bool run_blocks(struct lathe_session *s, const struct lathe_phase *part, 
 }
 
 /* One part of a phase: the steps up to the next place where threads meet. */
-static void phase(void *user, const struct lathe_team *team, unsigned index) {
+static void phase(void *user, const struct lathe_team *parts, unsigned index) {
     struct lathe_session *s = user;
     const struct lathe_phase *part = &s->phases[index];
+    struct lathe_team whole = *parts, *team = &whole;
+    if (!part->in_turns) { /* one part a thread: its first */
+        if (parts->index % s->turns)
+            return;
+        whole.index /= s->turns;
+        whole.count /= s->turns;
+        whole.turns = 1;
+    }
     if (!(part->block_rows ? run_blocks(s, part, team) : run_part(s, part, team)))
         return;
     if (part->prepare != LATHE_NOTHING_TO_PREPARE) {
-        struct lathe_op_call call = call_of(s, &s->steps[part->prepare], team, team->index, NULL);
+        struct lathe_op_call call = call_of(s, &s->steps[part->prepare], team, team->thread, NULL);
         call.prepared = s->prepared;
         uint64_t start = s->step_ns ? lathe_now_ns() : 0;
         s->steps[part->prepare].op->prepare(&call);
         if (s->step_ns)
-            add_time(s, part->prepare, team->index, start);
+            add_time(s, part->prepare, team->thread, start);
     }
 }
 
@@ -225,7 +233,7 @@ static enum lathe_status failure(const struct lathe_session *s, struct lathe_dia
 
 enum lathe_status lathe_session_steps(struct lathe_session *s, uint32_t first, uint32_t end, uint8_t *scratch,
                                       struct lathe_diag *diag) {
-    const struct lathe_team alone = {0, 1, NULL};
+    const struct lathe_team alone = {.count = 1};
     for (uint32_t i = first; i < end; i++) {
         enum lathe_status status = run_step(s, i, &alone, 0, scratch ? scratch : thread_scratch(s, 0), NULL);
         if (status != LATHE_OK) {
@@ -244,9 +252,9 @@ enum lathe_status lathe_session_exec(struct lathe_session *s, struct lathe_diag 
     if (prologue < count) {
         if (s->alone)
             for (unsigned i = 0; i < s->phase_count; i++)
-                phase(s, &(struct lathe_team){0, 1, NULL}, i);
+                phase(s, &(struct lathe_team){.count = 1}, i);
         else
-            lathe_pool_run_phases(s->pool, phase, s, s->phase_count);
+            lathe_pool_run_phases(s->pool, phase, s, s->phase_count, s->turns);
     }
     return atomic_load(&s->failed) ? failure(s, diag) : LATHE_OK;
 }

@@ -47,6 +47,7 @@ struct lathe_phase {
     /* 0: each thread does its part of one step after the other. Else it takes blocks of its rows, of at most so many,
      * through all steps; results that only these steps read then have just a block's room, in the thread's cache. */
     uint32_t block_rows;
+    bool in_turns; /* each thread does it in `turns` parts, so that who is done may take one of another */
 };
 #define LATHE_NO_SLOT        UINT64_MAX
 #define LATHE_BLOCK_OPERANDS 10
@@ -92,7 +93,7 @@ struct lathe_session {
     struct lathe_tensor **operands;
     uint32_t *conflicts; /* steps; LATHE_SAME_ROWS is added where a row of one meets only the same row of the other */
     struct lathe_phase *phases;
-    unsigned phase_count;
+    unsigned phase_count, turns;
     uint8_t *prepared; /* quantized rows of the product of the next phase, shared by the threads */
     size_t prepared_bytes;
     uint64_t *slots; /* of each value: where its block lies in the blocks of a thread, or LATHE_NO_SLOT */

@@ -97,12 +97,18 @@ const int64_t *lathe_attr_ints(const struct lathe_attrs *attrs, enum lathe_attr_
 
 /* ---- a team: the threads that execute one step together */
 struct lathe_barrier;
+/* Those who share some work, in equal parts: threads, or several parts of each thread (see lathe_pool_run_phases). */
 struct lathe_team {
-    unsigned index; /* of the calling thread, 0 <= index < count */
+    unsigned index; /* of the part, 0 <= index < count */
     unsigned count;
     struct lathe_barrier *barrier; /* NULL when count is 1 */
     bool near; /* lines pass from one thread's cache to another's within LATHE_NEAR_NS, as the pool has measured */
+    unsigned thread; /* who is at the part, one part at a time: whose scratch it may use */
+    unsigned turns;  /* parts of a thread; 0 is 1 */
 };
+static inline unsigned lathe_team_threads(const struct lathe_team *team) {
+    return team->turns ? team->count / team->turns : team->count;
+}
 /* Waits for all threads of the team; a no-op for a team of one. */
 void lathe_team_wait(const struct lathe_team *team);
 /* The part [*begin, *end) of `total` items that belongs to the calling thread; parts are multiples of `grain`. */

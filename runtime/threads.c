@@ -49,9 +49,10 @@ struct lathe_barrier {
     unsigned count, spins;
 };
 
-/* How far the parts of one index are: the run in the upper half, phases in the lower. `taken` counts those that
- * somebody is at or has done: whoever sets it from n to n + 1 does part n. `done` follows, set by the same thread; the
- * others watch it. They leave `taken` alone, so that its owner, who has it in its own cache, need not wait for it. */
+/* How far the parts of one thread are, those of all phases in a row: the run in the upper half, parts in the lower.
+ * `taken` counts those that somebody is at or has done: whoever sets it from n to n + 1 does part n. `done` counts
+ * those that are done; the others watch it. They leave `taken` alone until they have waited a while, so that its owner,
+ * who has it in its own cache, need not wait for it. */
 struct progress {
     _Alignas(2 * LINE) _Atomic uint64_t done;
     atomic_uint sleepers;
@@ -68,7 +69,7 @@ struct lathe_pool {
     /* of a run of phases; read by workers that may be late, who do nothing with them unless they get a part */
     void (*_Atomic phase_fn)(void *user, const struct lathe_team *team, unsigned phase);
     void *_Atomic phase_user;
-    atomic_uint phase_count;
+    atomic_uint phase_count, phase_turns;
     struct progress *progress; /* one a thread */
     unsigned patience;         /* pauses before the part of another is taken */
     atomic_bool stop;
@@ -156,28 +157,44 @@ static void progress_sleep(struct progress *p, uint64_t done) {
     atomic_fetch_sub(&p->sleepers, 1);
 }
 
-/* Does the part of `index` in that phase, if nobody has begun it. Who sleeps is to be told afterwards. */
-static void phase_part(struct lathe_pool *pool, unsigned index, uint64_t run, unsigned phase) {
-    struct progress *p = &pool->progress[index];
-    uint64_t at = run | phase;
+/* What a thread knows of the run that it walks. */
+struct walker {
+    struct lathe_pool *pool;
+    unsigned thread;
+    uint64_t run;
+    unsigned turns;
+};
+
+/* Does that part of thread `owner`, if nobody has begun it. Who sleeps is to be told afterwards. */
+static void phase_part(const struct walker *w, unsigned owner, unsigned part) {
+    struct lathe_pool *pool = w->pool;
+    struct progress *p = &pool->progress[owner];
+    uint64_t at = w->run | part;
     if (!atomic_compare_exchange_strong(&p->taken, &at, at + 1))
         return;
     /* from here the run cannot end before we are done: what it is about stands still */
-    struct lathe_team team = {index, pool->count, NULL, pool->near};
+    struct lathe_team team = {.index = owner * w->turns + part % w->turns,
+                              .count = pool->count * w->turns,
+                              .near = pool->near,
+                              .thread = w->thread,
+                              .turns = w->turns};
     atomic_load_explicit(&pool->phase_fn, memory_order_relaxed)(
-        atomic_load_explicit(&pool->phase_user, memory_order_relaxed), &team, phase);
-    atomic_store_explicit(&p->done, at + 1, memory_order_release);
+        atomic_load_explicit(&pool->phase_user, memory_order_relaxed), &team, part / w->turns);
+    atomic_fetch_add_explicit(&p->done, 1, memory_order_release);
 }
 
-/* Waits until all parts of the phases before this one are done, and takes those that nobody has begun. False: the run
- * is over, and another may be on. `own`: of the calling thread. */
-static bool phase_wait(struct lathe_pool *pool, uint64_t run, unsigned phase, struct progress *own) {
+/* Waits until `parts` of each thread are done, and takes those that nobody has begun. False: the run is over, and
+ * another may be on. */
+static bool phase_wait(const struct walker *w, unsigned parts) {
+    struct lathe_pool *pool = w->pool;
+    struct progress *own = &pool->progress[w->thread];
+    const uint64_t run = w->run;
     bool told = false;
     for (unsigned index = 0; index < pool->count; index++) {
         struct progress *p = &pool->progress[index];
         for (unsigned i = 0, idle = 0;; i++) {
             uint64_t done = atomic_load_explicit(&p->done, memory_order_acquire);
-            if (done >> 32 != run >> 32 || (uint32_t)done >= phase) {
+            if (done >> 32 != run >> 32 || (uint32_t)done >= parts) {
                 if (done >> 32 == run >> 32)
                     break;
                 progress_tell(own);
@@ -192,8 +209,9 @@ static bool phase_wait(struct lathe_pool *pool, uint64_t run, unsigned phase, st
             if (!told)
                 progress_tell(own);
             told = true;
-            if (atomic_load_explicit(&p->taken, memory_order_relaxed) == done) {
-                phase_part(pool, index, run, (uint32_t)done);
+            uint64_t taken = atomic_load_explicit(&p->taken, memory_order_relaxed);
+            if (taken >> 32 == run >> 32 && (uint32_t)taken < parts) {
+                phase_part(w, index, (uint32_t)taken);
                 progress_tell(p);
             } else if (i >= pool->spins) {
                 progress_sleep(p, done);
@@ -205,17 +223,16 @@ static bool phase_wait(struct lathe_pool *pool, uint64_t run, unsigned phase, st
     return true;
 }
 
-static void walk_phases(struct lathe_pool *pool, unsigned index, uint64_t run, unsigned count) {
-    struct progress *own = &pool->progress[index];
-    for (unsigned phase = 0; phase < count; phase++) {
-        if (phase > 0 && !phase_wait(pool, run, phase, own))
+static void walk_phases(const struct walker *w, unsigned count) {
+    for (unsigned part = 0; part < count * w->turns; part++) {
+        if (part > 0 && part % w->turns == 0 && !phase_wait(w, part))
             return;
-        phase_part(pool, index, run, phase);
+        phase_part(w, w->thread, part);
     }
-    if (index == 0)
-        phase_wait(pool, run, count, own);
+    if (w->thread == 0)
+        phase_wait(w, count * w->turns);
     else
-        progress_tell(own);
+        progress_tell(&w->pool->progress[w->thread]);
 }
 
 static void *worker_main(void *arg) {
@@ -229,10 +246,11 @@ static void *worker_main(void *arg) {
             return NULL;
         if (seen % 2) {
             unsigned count = atomic_load_explicit(&pool->phase_count, memory_order_acquire);
-            walk_phases(pool, w->index, (uint64_t)seen << 32, count);
+            unsigned turns = atomic_load_explicit(&pool->phase_turns, memory_order_relaxed);
+            walk_phases(&(struct walker){pool, w->index, (uint64_t)seen << 32, turns}, count);
             continue;
         }
-        struct lathe_team team = {w->index, pool->count, &pool->barrier, pool->near};
+        struct lathe_team team = {w->index, pool->count, &pool->barrier, pool->near, w->index, 1};
         pool->fn(pool->user, &team);
         if (atomic_fetch_sub_explicit(&pool->running, 1, memory_order_acq_rel) == 1)
             signal_set(&pool->done, seen);
@@ -427,7 +445,7 @@ bool lathe_pool_pin_failed(const struct lathe_pool *pool) {
 }
 
 void lathe_pool_run(struct lathe_pool *pool, void (*fn)(void *user, const struct lathe_team *team), void *user) {
-    struct lathe_team team = {0, pool->count, pool->count > 1 ? &pool->barrier : NULL, pool->near};
+    struct lathe_team team = {0, pool->count, pool->count > 1 ? &pool->barrier : NULL, pool->near, 0, 1};
     if (pool->count < 2) {
         fn(user, &team);
         return;
@@ -449,11 +467,10 @@ void lathe_pool_run(struct lathe_pool *pool, void (*fn)(void *user, const struct
 
 void lathe_pool_run_phases(struct lathe_pool *pool,
                            void (*fn)(void *user, const struct lathe_team *team, unsigned phase), void *user,
-                           unsigned count) {
+                           unsigned count, unsigned turns) {
     if (pool->count < 2) {
-        struct lathe_team team = {0, 1, NULL, false};
-        for (unsigned phase = 0; phase < count; phase++)
-            fn(user, &team, phase);
+        for (unsigned part = 0; part < count * turns; part++)
+            fn(user, &(struct lathe_team){.index = part % turns, .count = turns, .turns = turns}, part / turns);
         return;
     }
     if (!count)
@@ -466,6 +483,7 @@ void lathe_pool_run_phases(struct lathe_pool *pool,
         atomic_store(&pool->progress[i].taken, run | NOTHING_TO_TAKE);
     atomic_store_explicit(&pool->phase_fn, fn, memory_order_relaxed);
     atomic_store_explicit(&pool->phase_user, user, memory_order_relaxed);
+    atomic_store_explicit(&pool->phase_turns, turns, memory_order_relaxed);
     atomic_store_explicit(&pool->phase_count, count, memory_order_release);
     for (unsigned i = 0; i < pool->count; i++) {
         atomic_store_explicit(&pool->progress[i].done, run, memory_order_release);
@@ -474,5 +492,5 @@ void lathe_pool_run_phases(struct lathe_pool *pool,
     signal_set(&pool->work, generation);
     for (unsigned i = 0; i < pool->count; i++)
         progress_tell(&pool->progress[i]);
-    walk_phases(pool, 0, run, count);
+    walk_phases(&(struct walker){pool, 0, run, turns}, count);
 }

@@ -28,13 +28,14 @@ bool lathe_pool_near(const struct lathe_pool *pool);
 /* Runs fn on every thread of the pool and returns when all are done. Not reentrant; one caller at a time. */
 void lathe_pool_run(struct lathe_pool *pool, void (*fn)(void *user, const struct lathe_team *team), void *user);
 
-/* Runs phases 0 to count - 1 in order, each as one part a thread: fn(user, team, phase) is called once for each
- * team->index of each phase, and a phase starts when all parts of the one before are done. Part i belongs to thread i,
- * but one that is late (asleep, or its CPU taken by another process) is not waited for: whoever is done takes its part.
- * Parts of one index never overlap in time. fn must not wait for other parts: team->barrier is NULL. */
+/* Runs phases 0 to count - 1 in order, each as `turns` parts a thread: fn(user, team, phase) is called once for each
+ * team->index of each phase, and a phase starts when all parts of the one before are done. Parts i * turns to
+ * (i + 1) * turns - 1 belong to thread i, which takes them in order, but one that is late (asleep, or on a slower core,
+ * or its CPU is taken by another process) is not waited for: whoever is done takes its next part. Calls with the same
+ * team->thread never overlap in time. fn must not wait for other parts: team->barrier is NULL. */
 void lathe_pool_run_phases(struct lathe_pool *pool,
                            void (*fn)(void *user, const struct lathe_team *team, unsigned phase), void *user,
-                           unsigned count);
+                           unsigned count, unsigned turns);
 
 #define LATHE_MAX_THREADS 256
 

@@ -183,7 +183,7 @@ static struct share share_of(const struct lathe_kernels *kernels, const struct l
     }
     share.part[0] = lathe_gemm_part_of(&split, team);
     share.count = share.part[0].m0 < share.part[0].m1 && share.part[0].n0 < share.part[0].n1;
-    bool by_rows = lathe_gemm_by_rows(p->m, team->count, split.own);
+    bool by_rows = lathe_gemm_by_rows(p->m, lathe_team_threads(team), split.own);
     share.turns = p->turns > 1 ? p->turns : by_rows ? team->count : 1;
     share.turn = p->turns > 1 ? p->turn : by_rows ? team->index : 0;
     return share;

@@ -18,7 +18,7 @@ bool lathe_gemm_by_rows(size_t m, unsigned threads, unsigned own) {
 }
 
 struct lathe_gemm_part lathe_gemm_part_of(const struct lathe_gemm_split *s, const struct lathe_team *team) {
-    if (lathe_gemm_by_rows(s->m, team->count, s->own)) {
+    if (lathe_gemm_by_rows(s->m, lathe_team_threads(team), s->own)) {
         int64_t m0, m1;
         lathe_team_split(team, (int64_t)s->m, 1, &m0, &m1);
         return (struct lathe_gemm_part){(size_t)m0, (size_t)m1, 0, s->n};

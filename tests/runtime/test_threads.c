@@ -183,32 +183,40 @@ static void test_broken_barrier(void **state) {
 
 /* ---- phases */
 
-#define PARTS  8
+#define PARTS  8 /* threads */
+#define TURNS  4
 #define PHASES 40
 
 struct walk {
-    unsigned run, threads;
-    unsigned at[PARTS]; /* phases done of each part; plain, as parts of one index never overlap */
-    atomic_uint sum;
+    unsigned run, threads, turns;
+    unsigned at[PARTS * TURNS]; /* phases done of each part; plain, as there is a meeting between two of one index */
+    unsigned busy[PARTS];       /* plain, as calls of one thread never overlap */
+    atomic_uint sum, taken;     /* `taken`: parts that another thread than their own has done */
     atomic_bool wrong;
 };
 
-/* Each part is called once a phase, in order, and no part of a phase before all of the one before are done. */
+/* Each part is called once a phase, and no part of a phase before all of the one before are done. */
 static void walk_part(void *user, const struct lathe_team *team, unsigned phase) {
     struct walk *w = user;
-    if (team->count != w->threads || team->index >= w->threads || w->at[team->index]++ != phase)
+    unsigned parts = w->threads * w->turns;
+    if (team->count != parts || team->index >= parts || team->thread >= w->threads || team->turns != w->turns ||
+        w->at[team->index]++ != phase || w->busy[team->thread]++)
         atomic_store(&w->wrong, true);
-    if (atomic_load(&w->sum) < phase * w->threads)
+    if (atomic_load(&w->sum) < phase * parts)
         atomic_store(&w->wrong, true);
-    if ((phase + w->run) % 13 == 0 && team->index == w->run % w->threads) /* long enough for the others to sleep */
+    if ((phase + w->run) % 13 == 0 && team->index == w->run % parts) /* long enough for the others to sleep */
         nanosleep(&(struct timespec){0, 100000}, NULL);
     if (team->index)
         lathe_team_wait(team); /* does nothing */
+    if (team->index / w->turns != team->thread)
+        atomic_fetch_add(&w->taken, 1);
+    w->busy[team->thread]--;
     atomic_fetch_add(&w->sum, 1);
 }
 
 static void test_phases(void **state) {
     (void)state;
+    bool helped = false; /* a thread that slept in one of its turns did not have to do the rest of them */
     for (unsigned threads = 1; threads <= PARTS; threads++) {
         struct lathe_pool *pool = NULL;
         assert_int_equal(lathe_pool_new(&(struct lathe_pool_options){.threads = threads}, &pool, NULL), LATHE_OK);
@@ -218,11 +226,13 @@ static void test_phases(void **state) {
             assert_non_null(w);
             w->run = run;
             w->threads = threads;
-            lathe_pool_run_phases(pool, walk_part, w, count);
+            w->turns = run % 3 ? 1 : 1 + run % TURNS;
+            lathe_pool_run_phases(pool, walk_part, w, count, w->turns);
             assert_false(atomic_load(&w->wrong));
-            assert_int_equal(atomic_load(&w->sum), count * threads);
-            for (unsigned i = 0; i < threads; i++)
+            assert_int_equal(atomic_load(&w->sum), count * threads * w->turns);
+            for (unsigned i = 0; i < threads * w->turns; i++)
                 assert_int_equal(w->at[i], count);
+            helped |= w->turns > 1 && atomic_load(&w->taken) > 0;
             free(w);
             if (run % 50 == 7) { /* the other kind of run in between */
                 struct job *j = calloc(1, sizeof *j);
@@ -234,6 +244,7 @@ static void test_phases(void **state) {
         }
         lathe_pool_free(&pool);
     }
+    assert_true(helped);
 }
 
 static void nothing(void *user, const struct lathe_team *team, unsigned phase) {
@@ -264,7 +275,7 @@ static void test_late_workers(void **state) {
     atomic_uint calls = 0;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &a);
     for (int run = 0; run < 1000; run++)
-        lathe_pool_run_phases(pool, nothing, &calls, 50);
+        lathe_pool_run_phases(pool, nothing, &calls, 50, 1);
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &b);
     assert_int_equal(atomic_load(&calls), 1000 * 50 * 4);
     double used = (double)(b.tv_sec - a.tv_sec) + (double)(b.tv_nsec - a.tv_nsec) * 1e-9;
@@ -283,7 +294,7 @@ static void test_idle(void **state) {
     lathe_pool_run(pool, phases, j);
     free(j);
     atomic_uint calls = 0;
-    lathe_pool_run_phases(pool, nothing, &calls, 10);
+    lathe_pool_run_phases(pool, nothing, &calls, 10, 1);
     assert_int_equal(atomic_load(&calls), 30);
     nanosleep(&(struct timespec){0, 20000000}, NULL);
     struct timespec a, b;
