@@ -139,7 +139,6 @@ static enum lathe_status set_limits(struct lathe_session *s, const struct lathe_
     if (options->max_batch < 0 || options->max_seq < 0)
         return lathe_fail(diag, LATHE_MSG_SESSION_OPTION, "max_batch %lld, max_seq %lld: must not be negative",
                           (long long)options->max_batch, (long long)options->max_seq);
-    int64_t rows = 1;
     bool lowered = false;
     for (uint32_t i = 0; i < p->head->symbol_count; i++) {
         const struct lathe_fmt_symbol *sym = &p->symbols[i];
@@ -154,13 +153,23 @@ static enum lathe_status set_limits(struct lathe_session *s, const struct lathe_
             s->symbol_max[i] = asked;
             lowered = true;
         }
-        /* sequences may be counted along more axes than the batch: choices of a question */
-        if (sym->role != LATHE_ROLE_ROWS && !lathe_mul_i64(rows, s->symbol_max[i], &rows))
-            rows = INT64_MAX;
     }
-    for (uint32_t i = 0; lowered && i < p->head->symbol_count; i++)
-        if (p->symbols[i].role == LATHE_ROLE_ROWS && rows < s->symbol_max[i])
-            s->symbol_max[i] = rows;
+    if (!lowered)
+        return LATHE_OK;
+    /* Rows are at most those of the mask, whose axes may be fixed, or more than batch and length: choices of a question.
+     */
+    memcpy(s->symbols, s->symbol_max, p->head->symbol_count * sizeof *s->symbols);
+    lathe_plan_eval(p, s->symbols, false, s->dims);
+    for (uint32_t i = 0; i < p->head->symbol_count; i++) {
+        if (p->symbols[i].source != LATHE_SYMBOL_ROWS)
+            continue;
+        const struct lathe_fmt_value *mask = &p->values[p->operands[p->steps[p->symbols[i].index].first_operand]];
+        int64_t rows = 1;
+        for (unsigned axis = 0; axis < mask->rank; axis++)
+            if (s->dims[mask->dims[axis]] < 0 || !lathe_mul_i64(rows, s->dims[mask->dims[axis]], &rows))
+                rows = INT64_MAX;
+        s->symbol_max[i] = rows < s->symbol_max[i] ? rows : s->symbol_max[i];
+    }
     return LATHE_OK;
 }
 

@@ -183,6 +183,21 @@ static void phase_part(const struct walker *w, unsigned owner, unsigned part) {
     atomic_fetch_add_explicit(&p->done, 1, memory_order_release);
 }
 
+/* Does one of the first `parts` of some thread that nobody has begun, the next of that thread. */
+static bool take_any(const struct walker *w, unsigned parts) {
+    for (unsigned i = 1; i < w->pool->count; i++) {
+        unsigned owner = (w->thread + i) % w->pool->count;
+        struct progress *p = &w->pool->progress[owner];
+        uint64_t taken = atomic_load_explicit(&p->taken, memory_order_relaxed);
+        if (taken >> 32 == w->run >> 32 && (uint32_t)taken < parts) {
+            phase_part(w, owner, (uint32_t)taken);
+            progress_tell(p);
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Waits until `parts` of each thread are done, and takes those that nobody has begun. False: the run is over, and
  * another may be on. */
 static bool phase_wait(const struct walker *w, unsigned parts) {
@@ -209,13 +224,8 @@ static bool phase_wait(const struct walker *w, unsigned parts) {
             if (!told)
                 progress_tell(own);
             told = true;
-            uint64_t taken = atomic_load_explicit(&p->taken, memory_order_relaxed);
-            if (taken >> 32 == run >> 32 && (uint32_t)taken < parts) {
-                phase_part(w, index, (uint32_t)taken);
-                progress_tell(p);
-            } else if (i >= pool->spins) {
+            if (!take_any(w, parts) && i >= pool->spins)
                 progress_sleep(p, done);
-            }
         }
     }
     if (!told)
