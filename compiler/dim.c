@@ -291,13 +291,14 @@ void lathe_dims_symbol_bound(struct lathe_dims *t, uint32_t index, int64_t min, 
     t->generation++; /* what was opaque may fold now */
 }
 
-static bool depends_on(const struct lathe_dims *t, lathe_dim d, uint32_t symbol) {
+bool lathe_dim_depends_on(const struct lathe_dims *t, lathe_dim d, uint32_t symbol) {
     const struct dim_expr *e = &t->exprs[d];
     for (uint32_t i = 0; i < e->count; i++)
         for (uint32_t k = 0; k < e->terms[i].n; k++) {
             const struct dim_atom *x = &t->atoms[e->terms[i].atoms[k]];
-            if (x->kind == LATHE_ATOM_SYMBOL ? x->symbol == symbol
-                                             : depends_on(t, x->a, symbol) || depends_on(t, x->b, symbol))
+            if (x->kind == LATHE_ATOM_SYMBOL
+                    ? x->symbol == symbol
+                    : lathe_dim_depends_on(t, x->a, symbol) || lathe_dim_depends_on(t, x->b, symbol))
                 return true;
         }
     return false;
@@ -306,7 +307,7 @@ static bool depends_on(const struct lathe_dims *t, lathe_dim d, uint32_t symbol)
 void lathe_dims_substitute(struct lathe_dims *t, uint32_t symbol_index, lathe_dim with) {
     with = lathe_dim_resolve(t, with);
     struct dim_symbol *s = &t->symbols[symbol_index];
-    if (with == LATHE_DIM_NONE || s->with != LATHE_DIM_NONE || depends_on(t, with, symbol_index))
+    if (with == LATHE_DIM_NONE || s->with != LATHE_DIM_NONE || lathe_dim_depends_on(t, with, symbol_index))
         return;
     const struct dim_expr *e = &t->exprs[with];
     if (e->count == 1 && e->terms[0].n == 1 && e->terms[0].factor == 1 &&

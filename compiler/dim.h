@@ -49,6 +49,8 @@ lathe_dim lathe_dims_symbol_at(const struct lathe_dims *t, uint32_t index);
 const char *lathe_dims_symbol_name(const struct lathe_dims *t, uint32_t index);
 /* Narrows the bounds of a symbol (limits from the target, the options or a position table). */
 void lathe_dims_symbol_bound(struct lathe_dims *t, uint32_t index, int64_t min, int64_t max);
+/* Does the value of d follow from that symbol, alone or among others? */
+bool lathe_dim_depends_on(const struct lathe_dims *t, lathe_dim d, uint32_t symbol);
 /* Replaces symbol by expression everywhere: unification of inputs, static shapes. Ids handed out before stay valid and
  * follow: resolve them with lathe_dim_resolve, which every function here does for its arguments. */
 void lathe_dims_substitute(struct lathe_dims *t, uint32_t symbol_index, lathe_dim with);

@@ -1,6 +1,11 @@
 /* Convolution and pooling: x [B, C, one to three spatial axes]. `pads` is [before of each axis, after of each]. */
 #include "shape_internal.h"
 
+#include <inttypes.h>
+#include <stdio.h>
+
+#define MAX_SYMBOLS 16
+
 struct window {
     int axes;
     int64_t kernel[3], stride[3], dilation[3], before[3], after[3];
@@ -38,6 +43,45 @@ static enum lathe_status read_window(struct shape_ctx *c, struct window *w, cons
     return LATHE_OK;
 }
 
+/* Bounds the one symbol that a size follows from, so that the window fits: with fewer entries there is no output, and
+ * the source fails. Sizes grow with their symbols. */
+static void bound_by_window(struct shape_ctx *c, lathe_dim rest) {
+    struct lathe_dims *t = c->g->dims;
+    const uint32_t count = lathe_dims_symbol_count(t);
+    uint32_t symbol = UINT32_MAX;
+    int64_t values[MAX_SYMBOLS], fits, value;
+    if (count > MAX_SYMBOLS)
+        return;
+    for (uint32_t i = 0; i < count; i++) {
+        values[i] = 1;
+        if (!lathe_dim_depends_on(t, rest, i))
+            continue;
+        if (symbol != UINT32_MAX)
+            return;
+        symbol = i;
+    }
+    if (symbol == UINT32_MAX)
+        return;
+    lathe_dim d = lathe_dims_symbol_at(t, symbol);
+    int64_t low = lathe_dim_lower(t, d), high = lathe_dim_upper(t, d);
+    low = low < 0 ? 0 : low;
+    high = high < INT32_MAX ? high : INT32_MAX;
+    values[symbol] = fits = high;
+    if (low >= high || !lathe_dim_eval(t, rest, values, &value) || value < 0)
+        return; /* it fits nowhere: refused by its output's size */
+    for (int64_t misses = low - 1; fits - misses > 1;) {
+        values[symbol] = misses + (fits - misses) / 2;
+        *(lathe_dim_eval(t, rest, values, &value) && value >= 0 ? &fits : &misses) = values[symbol];
+    }
+    if (fits <= low)
+        return;
+    lathe_dims_symbol_bound(t, symbol, fits, lathe_dim_upper(t, d));
+    char text[256];
+    snprintf(text, sizeof text, "axis '%s' is at least %" PRId64 ", the window of node '%.100s'",
+             lathe_dims_symbol_name(t, symbol), fits, c->g->nodes[c->n].name);
+    lathe_graph_add_note(c->g, NULL, c->g->nodes[c->n].name, text);
+}
+
 /* (size + pads - span) / stride + 1, rounded up with `ceil` as long as the last window starts inside. */
 static lathe_dim output_size(struct shape_ctx *c, lathe_dim size, const struct window *w, int i, bool ceil) {
     struct lathe_dims *t = c->g->dims;
@@ -47,6 +91,8 @@ static lathe_dim output_size(struct shape_ctx *c, lathe_dim size, const struct w
     if (w->stride[i] == 1 && w->before[i] + w->after[i] == span)
         return size; /* no entry included: a batch without rows */
     lathe_dim rest = lathe_dim_add(t, size, lathe_shape_const(c, w->before[i] + w->after[i] - span - 1));
+    if (lathe_dim_lower(t, rest) < 0)
+        bound_by_window(c, rest);
     if (lathe_dim_lower(t, rest) < 0 && !lathe_dim_is_const(t, rest, &free_size))
         rest = lathe_dim_max(t, rest, lathe_shape_const(c, 0));
     lathe_dim stride = lathe_shape_const(c, w->stride[i]);

@@ -329,6 +329,36 @@ static void baked_reshapes(void **state) {
     }
 }
 
+/* A window that must fit bounds the length from below, through the windows before it too; with padding it always fits,
+ * and of two sizes together nothing is known. */
+static void a_window_bounds_the_length(void **state) {
+    static const struct {
+        const char *x, *attrs, *y;
+        int64_t least;
+    } rows[] = {
+        {"[b, 1, s, 4]", "kernel_shape=[10,1] strides=[5,1]", "f32[b,1,floordiv(s,5)-1,4]", 10},
+        {"[b, 1, floordiv(s,5), 4]", "kernel_shape=[3,1] strides=[2,1]", "f32[b,1,floordiv(floordiv(s,5)+1,2)-1,4]",
+         15},
+        {"[b, 1, s, 4]", "kernel_shape=[3,1] dilations=[4,1]", "f32[b,1,s-8,4]", 9},
+        {"[b, 1, s, 4]", "kernel_shape=[3,1] pads=[1,0,1,0]", "f32[b,1,s,4]", 1},
+        {"[b, 1, s + t, 4]", "kernel_shape=[9,1]", "f32[b,1,max(0,s+t-9)+1,4]", 1},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char text[128];
+        static struct lathe_diag diag;
+        struct lathe_graph *g;
+        snprintf(text, sizeof text, "input %%x : f32%s\ninput %%z : f32[s, t]\n", rows[i].x);
+        enum lathe_status status = infer(text, LATHE_OP_MAX_POOL, "x", rows[i].attrs, &g, &diag);
+        if (status != LATHE_OK)
+            fail_msg("row %zu: %s", i, diag.text);
+        describe(g, value_of(g, "y"), text, sizeof text);
+        assert_string_equal(text, rows[i].y);
+        assert_int_equal(lathe_dim_lower(g->dims, lathe_value_dim(g, value_of(g, "z"), 0)), rows[i].least);
+        lathe_graph_free(&g);
+    }
+}
+
 static void split_becomes_slices(void **state) {
     struct lathe_graph *g = graph_from("input %x : f32[b, s, 7]\n");
     lathe_value_id x = value_of(g, "x"), out[3];
@@ -357,6 +387,7 @@ int main(void) {
         cmocka_unit_test(symbols_beside_constants_are_baked),
         cmocka_unit_test(baked_reshapes),
         cmocka_unit_test(a_middle_bounds_the_length),
+        cmocka_unit_test(a_window_bounds_the_length),
         cmocka_unit_test(split_becomes_slices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
