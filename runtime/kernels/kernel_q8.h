@@ -161,7 +161,7 @@ struct lathe_gemm_q8_tile {
                             panel_stride further for each panel that goes through the registers */
     size_t fetch_step;
     unsigned ahead; /* without `fetch`: so many lines of B are asked for before their turn */
-    float *c; /* row stride ldc */
+    float *c;       /* row stride ldc */
     size_t ldc;
     int32_t *sums; /* when epilogue is NULL: the exact sums, row stride ldc, and c is not used */
     const struct lathe_gemm_q8_epilogue *epilogue;

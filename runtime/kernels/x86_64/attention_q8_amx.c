@@ -95,62 +95,66 @@ static inline __attribute__((always_inline)) void largest(const size_t vectors, 
     }
 }
 
-/* Heads of one tile's width: the queries stay in their registers, and while a tile of keys is multiplied the sums of
- * the one before are stored and those before that are compared. */
-static inline __attribute__((always_inline)) void narrow_scores(const bool right, const struct lathe_q8_scores *p,
-                                                                vi most[2][2]) {
-    const size_t vectors = right ? 2 : 1, lda = 64, ld = right ? 128 : 64, tile = TILE_ROWS * vectors * VN;
-    const int32_t *keys = p->keys;
-    int32_t *c = p->strip;
-    _tile_loadd(6, p->queries, ld);
-    if (right)
-        _tile_loadd(7, p->queries + VN, ld);
-    for (size_t left = p->count / TILE_ROWS;; left -= 2) {
-        _tile_loadd(4, keys, lda);
+/* Products of a tile of keys with the queries in registers 6 and 7, into the sums of odd tiles or of the others. */
+static inline __attribute__((always_inline)) void key_tile(const bool odd, const bool right, const int32_t *keys) {
+    if (odd) {
+        _tile_loadd(5, keys, 64);
+        _tile_zero(2);
+        _tile_dpbusd(2, 5, 6);
+        if (right) {
+            _tile_zero(3);
+            _tile_dpbusd(3, 5, 7);
+        }
+    } else {
+        _tile_loadd(4, keys, 64);
         _tile_zero(0);
         _tile_dpbusd(0, 4, 6);
         if (right) {
             _tile_zero(1);
             _tile_dpbusd(1, 4, 7);
         }
-        if (p->beside)
-            p->beside(p->of);
-        if (keys != p->keys) {
-            _tile_stored(2, c - tile, ld);
-            if (right)
-                _tile_stored(3, c - tile + VN, ld);
-            TILE_BARRIER();
-            largest(vectors, c - 2 * tile, TILE_ROWS, most);
-        }
-        if (left > 1) {
-            _tile_loadd(5, keys + TILE_ROWS * 16, lda);
-            _tile_zero(2);
-            _tile_dpbusd(2, 5, 6);
-            if (right) {
-                _tile_zero(3);
-                _tile_dpbusd(3, 5, 7);
-            }
-            if (p->beside)
-                p->beside(p->of);
-        }
+    }
+}
+
+static inline __attribute__((always_inline)) void store_tile(const bool odd, const bool right, int32_t *c) {
+    const size_t ld = right ? 128 : 64;
+    if (odd) {
+        _tile_stored(2, c, ld);
+        if (right)
+            _tile_stored(3, c + VN, ld);
+    } else {
         _tile_stored(0, c, ld);
         if (right)
             _tile_stored(1, c + VN, ld);
-        TILE_BARRIER();
-        if (keys != p->keys)
-            largest(vectors, c - tile, TILE_ROWS, most);
-        if (left <= 2) {
-            if (left > 1) {
-                _tile_stored(2, c + tile, ld);
-                if (right)
-                    _tile_stored(3, c + tile + VN, ld);
-                TILE_BARRIER();
-            }
-            largest(vectors, c, left * TILE_ROWS, most);
-            return;
+    }
+    TILE_BARRIER();
+}
+
+/* Heads of one tile's width: the queries stay in their registers, and while a tile of keys is multiplied the sums of
+ * the one before are stored and those before that are compared. */
+static inline __attribute__((always_inline)) void narrow_scores(const bool right, const struct lathe_q8_scores *p,
+                                                                vi most[2][2]) {
+    const size_t vectors = right ? 2 : 1, tiles = p->count / TILE_ROWS, sums = TILE_ROWS * vectors * VN;
+    _tile_loadd(6, p->queries, vectors * 64);
+    if (right)
+        _tile_loadd(7, p->queries + VN, vectors * 64);
+    for (size_t t = 0; t < tiles + 2; t++) {
+        if (t < tiles) {
+            if (t % 2)
+                key_tile(true, right, p->keys + t * TILE_ROWS * 16);
+            else
+                key_tile(false, right, p->keys + t * TILE_ROWS * 16);
+            if (p->beside)
+                p->beside(p->of);
         }
-        keys += 2 * TILE_ROWS * 16;
-        c += 2 * tile;
+        if (t > 0 && t <= tiles) {
+            if (t % 2)
+                store_tile(false, right, p->strip + (t - 1) * sums);
+            else
+                store_tile(true, right, p->strip + (t - 1) * sums);
+        }
+        if (t > 1)
+            largest(vectors, p->strip + (t - 2) * sums, TILE_ROWS, most);
     }
 }
 
