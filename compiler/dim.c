@@ -443,16 +443,94 @@ static bool divide(struct lathe_dims *t, lathe_dim a, lathe_dim b, lathe_dim *qu
     return a != LATHE_DIM_NONE && q != LATHE_DIM_NONE && r != LATHE_DIM_NONE;
 }
 
+/* A term without one of its atoms, with another factor. */
+static lathe_dim term_without(struct lathe_dims *t, const struct dim_term *term, uint32_t atom, int64_t factor) {
+    struct dim_sum rest = {.count = 1, .terms[0] = *term};
+    rest.terms[0].factor = factor;
+    rest.terms[0].n--;
+    for (uint32_t i = atom; i < rest.terms[0].n; i++)
+        rest.terms[0].atoms[i] = term->atoms[i + 1];
+    return lathe_dim_intern(t, &rest);
+}
+
+static bool has_term(const struct lathe_dims *t, lathe_dim d, const struct dim_term *term) {
+    for (uint32_t i = 0; i < t->exprs[d].count; i++)
+        if (t->exprs[d].terms[i].factor == term->factor && !compare_monomials(&t->exprs[d].terms[i], term))
+            return true;
+    return false;
+}
+
+/* c * floordiv(x, c) + mod(x, c) is x: whole blocks and what is left over. */
+static lathe_dim undo_rests(struct lathe_dims *t, lathe_dim d) {
+    for (uint32_t i = 0; d != LATHE_DIM_NONE && i < t->exprs[d].count; i++) {
+        struct dim_sum old = {.count = 1, .terms[0] = t->exprs[d].terms[i]};
+        const struct dim_term term = old.terms[0];
+        for (uint32_t k = 0; k < term.n; k++) {
+            const struct dim_atom x = t->atoms[term.atoms[k]];
+            if (x.kind != LATHE_ATOM_MOD)
+                continue;
+            lathe_dim rest = term_without(t, &term, k, term.factor), c = lathe_dim_resolve(t, x.b);
+            lathe_dim blocks = lathe_dim_mul_resolved(t, lathe_dim_mul_resolved(t, rest, c),
+                                                      intern_atom(t, LATHE_ATOM_FLOORDIV, 0, x.a, x.b));
+            if (blocks == LATHE_DIM_NONE || t->exprs[blocks].count != 1 || !has_term(t, d, &t->exprs[blocks].terms[0]))
+                continue;
+            d = lathe_dim_add_resolved(t, lathe_dim_add_resolved(t, d, blocks, -1), lathe_dim_intern(t, &old), -1);
+            return undo_rests(
+                t, lathe_dim_add_resolved(t, d, lathe_dim_mul_resolved(t, rest, lathe_dim_resolve(t, x.a)), 1));
+        }
+    }
+    return d;
+}
+
 lathe_dim lathe_dim_add(struct lathe_dims *t, lathe_dim a, lathe_dim b) {
-    return lathe_dim_add_resolved(t, lathe_dim_resolve(t, a), lathe_dim_resolve(t, b), 1);
+    return undo_rests(t, lathe_dim_add_resolved(t, lathe_dim_resolve(t, a), lathe_dim_resolve(t, b), 1));
 }
 
 lathe_dim lathe_dim_sub(struct lathe_dims *t, lathe_dim a, lathe_dim b) {
-    return lathe_dim_add_resolved(t, lathe_dim_resolve(t, a), lathe_dim_resolve(t, b), -1);
+    return undo_rests(t, lathe_dim_add_resolved(t, lathe_dim_resolve(t, a), lathe_dim_resolve(t, b), -1));
+}
+
+/* Is d a multiple of c, whatever its symbols are? A rest mod(x, m), m a multiple of c, leaves the same rest as x. */
+static bool is_multiple(struct lathe_dims *t, lathe_dim d, int64_t c) {
+    lathe_dim sum = lathe_dim_const(t, 0);
+    for (uint32_t i = 0; sum != LATHE_DIM_NONE && i < t->exprs[d].count; i++) {
+        struct dim_sum one = {.count = 1, .terms[0] = t->exprs[d].terms[i]};
+        struct dim_atom x = one.terms[0].n == 1 ? t->atoms[one.terms[0].atoms[0]] : (struct dim_atom){0};
+        int64_t m;
+        if (one.terms[0].n == 1 && x.kind == LATHE_ATOM_MOD && lathe_dim_is_const(t, x.b, &m) && m % c == 0)
+            sum = lathe_dim_add_resolved(t, sum, lathe_dim_resolve(t, x.a), one.terms[0].factor);
+        else
+            sum = lathe_dim_add_resolved(t, sum, lathe_dim_intern(t, &one), 1);
+    }
+    for (uint32_t i = 0; sum != LATHE_DIM_NONE && i < t->exprs[sum].count; i++)
+        if (t->exprs[sum].terms[i].factor % c)
+            return false;
+    return sum != LATHE_DIM_NONE;
+}
+
+/* c * floordiv(x, c) is x where c divides x: blocks of a length that was padded to whole ones. */
+static lathe_dim undo_divisions(struct lathe_dims *t, lathe_dim d) {
+    for (uint32_t i = 0; d != LATHE_DIM_NONE && i < t->exprs[d].count; i++) {
+        const struct dim_term term = t->exprs[d].terms[i];
+        for (uint32_t k = 0; k < term.n; k++) {
+            const struct dim_atom x = t->atoms[term.atoms[k]];
+            int64_t c;
+            if (x.kind != LATHE_ATOM_FLOORDIV || !lathe_dim_is_const(t, x.b, &c) || c < 2 || term.factor % c)
+                continue;
+            lathe_dim whole = lathe_dim_resolve(t, x.a);
+            if (whole == LATHE_DIM_NONE || !is_multiple(t, whole, c))
+                continue;
+            struct dim_sum old = {.count = 1, .terms[0] = term};
+            lathe_dim with = lathe_dim_mul_resolved(t, term_without(t, &term, k, term.factor / c), whole);
+            d = lathe_dim_add_resolved(t, lathe_dim_add_resolved(t, d, lathe_dim_intern(t, &old), -1), with, 1);
+            return undo_divisions(t, d);
+        }
+    }
+    return d;
 }
 
 lathe_dim lathe_dim_mul(struct lathe_dims *t, lathe_dim a, lathe_dim b) {
-    return lathe_dim_mul_resolved(t, lathe_dim_resolve(t, a), lathe_dim_resolve(t, b));
+    return undo_divisions(t, lathe_dim_mul_resolved(t, lathe_dim_resolve(t, a), lathe_dim_resolve(t, b)));
 }
 
 lathe_dim lathe_dim_div_exact(struct lathe_dims *t, lathe_dim a, lathe_dim b) {

@@ -165,6 +165,21 @@ enum lathe_status lathe_shape_dims_tensor(struct shape_ctx *c) {
     return LATHE_OK;
 }
 
+/* Where it is a list of sizes: how often each axis is repeated, as PyTorch's repeat_interleave is exported. */
+static void content_one_hot(struct shape_ctx *c, int64_t depth) {
+    int64_t indices[LATHE_MAX_CONTENT];
+    lathe_dim values[LATHE_MAX_CONTENT], content[LATHE_MAX_CONTENT];
+    uint32_t count, two;
+    if (!lathe_shape_content_ints(c, lathe_shape_in(c, 0), indices, &count) ||
+        !lathe_shape_content(c, lathe_shape_in(c, 2), values, &two) || two != 2 || depth < 1 ||
+        (uint64_t)depth > LATHE_MAX_CONTENT / (count ? count : 1))
+        return;
+    for (uint32_t i = 0; i < count; i++)
+        for (int64_t k = 0; k < depth; k++)
+            content[i * depth + k] = values[k == indices[i] || k == indices[i] + depth];
+    lathe_value_set_content(c->g, output0(c), content, count * (uint32_t)depth);
+}
+
 enum lathe_status lathe_shape_one_hot(struct shape_ctx *c) {
     LATHE_TRY(lathe_shape_need_rank(c, 0, 0, LATHE_MAX_RANK - 1));
     LATHE_TRY(lathe_shape_need_rank(c, 1, 0, 1));
@@ -183,6 +198,9 @@ enum lathe_status lathe_shape_one_hot(struct shape_ctx *c) {
     if (lathe_dim_lower(c->g->dims, depth[0]) < 0)
         return lathe_shape_fail(c, LATHE_MSG_SHAPE_UNKNOWN, "its depth can be negative");
     lathe_shape_set(c, 0, lathe_shape_value(c, 2)->dtype, &out);
+    int64_t constant;
+    if (axis == in.rank && lathe_dim_is_const(c->g->dims, depth[0], &constant))
+        content_one_hot(c, constant);
     return LATHE_OK;
 }
 

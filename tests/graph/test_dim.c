@@ -28,6 +28,12 @@ static void equal_forms(void **state) {
         {"floordiv(6*s,4)", "floordiv(3*s,2)"},
         {"floordiv(floordiv(s,2),3)", "floordiv(s,6)"},
         {"floordiv(b*s*12,b*12)", "s"},
+        {"9*floordiv(s+mod(8*s,9),9)", "s+mod(8*s,9)"},
+        {"b*floordiv(s+mod(3*s,4),4)*8", "2*b*s+2*b*mod(3*s,4)"},
+        {"4*floordiv(s+mod(11*s,12),4)", "s+mod(11*s,12)"},
+        {"4*floordiv(s,4)+mod(s,4)", "s"},
+        {"1+2*b*mod(3*s,7)-s+14*b*floordiv(3*s,7)", "6*b*s-s+1"},
+        {"s-n*floordiv(s,n)-mod(s,n)", "0"},
         {"mod(s,s)", "0"},
         {"mod(4*s+3,4)", "3"},
         {"mod(b*s+s-1,s)", "s-1"},
@@ -56,8 +62,10 @@ static void equal_forms(void **state) {
 
 static void different_forms(void **state) {
     static const char *const rows[][2] = {
-        {"b*s", "b+s"},    {"floordiv(s,2)", "s"}, {"max(b,s)", "b"},        {"min(s,511)", "s"},
-        {"max(n,1)", "n"}, {"mod(s,2)", "0"},      {"floordiv(n*s,n)", "0"},
+        {"b*s", "b+s"},           {"floordiv(s,2)", "s"},
+        {"max(b,s)", "b"},        {"min(s,511)", "s"},
+        {"max(n,1)", "n"},        {"mod(s,2)", "0"},
+        {"floordiv(n*s,n)", "0"}, {"9*floordiv(s+mod(7*s,9),9)", "s+mod(7*s,9)"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct lathe_dims *t = table_with_symbols();
