@@ -81,12 +81,23 @@ static unsigned bucket_trials(const struct lathe_artifact *a, struct lathe_trial
     return count;
 }
 
+/* What every length is at least: a window of the graph may ask for it. */
+static int64_t least_length(const struct lathe_artifact *a) {
+    int64_t least = 1;
+    for (uint32_t i = 0; i < a->plan.head->symbol_count; i++) {
+        const struct lathe_fmt_symbol *s = &a->plan.symbols[i];
+        if (s->source != LATHE_SYMBOL_ROWS && s->axis && s->min > least)
+            least = s->min;
+    }
+    return least;
+}
+
 unsigned lathe_trials(const struct lathe_artifact *a, struct lathe_trial *out, unsigned capacity) {
     static const struct lathe_trial all[] = {
         {1, 7, {7}, "batch 1, 7 tokens"},
         {3, 9, {9, 5, 1}, "batch 3, 9 tokens, padded"},
     };
-    int64_t longest = lathe_artifact_max_length(a), largest = lathe_artifact_max_batch(a);
+    int64_t longest = lathe_artifact_max_length(a), largest = lathe_artifact_max_batch(a), least = least_length(a);
     unsigned count = 0;
     for (size_t i = 0; i < sizeof all / sizeof *all && count < capacity; i++) {
         struct lathe_trial t = all[i];
@@ -95,6 +106,11 @@ unsigned lathe_trials(const struct lathe_artifact *a, struct lathe_trial *out, u
         t.seq = longest > 0 && longest < t.seq ? longest : t.seq;
         for (int64_t b = 0; b < t.batch; b++)
             t.lengths[b] = t.lengths[b] < t.seq ? t.lengths[b] : t.seq;
+        if (t.seq < least) {
+            t.lengths[0] = t.seq = least;
+            snprintf(t.what, sizeof t.what, "batch %lld, %lld tokens%s", (long long)t.batch, (long long)t.seq,
+                     t.batch > 1 ? ", padded" : "");
+        }
         out[count++] = t;
     }
     return a->buckets ? bucket_trials(a, out, count, capacity) : count;
