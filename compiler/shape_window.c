@@ -4,7 +4,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#define MAX_SYMBOLS 16
+#define MAX_SYMBOLS    16
+#define LONGEST_WINDOW 65536 /* entries that are tried */
 
 struct window {
     int axes;
@@ -43,13 +44,13 @@ static enum lathe_status read_window(struct shape_ctx *c, struct window *w, cons
     return LATHE_OK;
 }
 
-/* Bounds the one symbol that a size follows from, so that the window fits: with fewer entries there is no output, and
- * the source fails. Sizes grow with their symbols. */
+/* Bounds the one symbol that `rest` follows from by the least value for which it is not negative: with fewer entries
+ * the window does not fit, there is no output, and the source fails. */
 static void bound_by_window(struct shape_ctx *c, lathe_dim rest) {
     struct lathe_dims *t = c->g->dims;
     const uint32_t count = lathe_dims_symbol_count(t);
     uint32_t symbol = UINT32_MAX;
-    int64_t values[MAX_SYMBOLS], fits, value;
+    int64_t values[MAX_SYMBOLS], fits;
     if (count > MAX_SYMBOLS)
         return;
     for (uint32_t i = 0; i < count; i++) {
@@ -64,16 +65,17 @@ static void bound_by_window(struct shape_ctx *c, lathe_dim rest) {
         return;
     lathe_dim d = lathe_dims_symbol_at(t, symbol);
     int64_t low = lathe_dim_lower(t, d), high = lathe_dim_upper(t, d);
-    low = low < 0 ? 0 : low;
-    high = high < INT32_MAX ? high : INT32_MAX;
-    values[symbol] = fits = high;
-    if (low >= high || !lathe_dim_eval(t, rest, values, &value) || value < 0)
-        return; /* it fits nowhere: refused by its output's size */
-    for (int64_t misses = low - 1; fits - misses > 1;) {
-        values[symbol] = misses + (fits - misses) / 2;
-        *(lathe_dim_eval(t, rest, values, &value) && value >= 0 ? &fits : &misses) = values[symbol];
+    low = low < 1 ? 1 : low;
+    high = high < LONGEST_WINDOW ? high : LONGEST_WINDOW;
+    for (fits = low; fits <= high; fits++) {
+        int64_t value;
+        values[symbol] = fits;
+        if (!lathe_dim_eval(t, rest, values, &value))
+            return;
+        if (value >= 0)
+            break;
     }
-    if (fits <= low)
+    if (fits == low || fits > high) /* it fits nowhere: refused by its output's size */
         return;
     lathe_dims_symbol_bound(t, symbol, fits, lathe_dim_upper(t, d));
     char text[256];

@@ -156,9 +156,7 @@ static enum lathe_status set_limits(struct lathe_session *s, const struct lathe_
     }
     if (!lowered)
         return LATHE_OK;
-    /* Rows are at most those of the mask, whose axes may be fixed, or more than batch and length: choices of a
-     * question.
-     */
+    /* Rows are at most those of the mask. Its axes may be fixed, or more than two (choices of a question). */
     memcpy(s->symbols, s->symbol_max, p->head->symbol_count * sizeof *s->symbols);
     lathe_plan_eval(p, s->symbols, false, s->dims);
     for (uint32_t i = 0; i < p->head->symbol_count; i++) {

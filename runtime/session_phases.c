@@ -27,13 +27,14 @@
  *   minilm-l6 int8, 24 tokens            0.363 -> 0.344 */
 #define PREPARE_ALONE 32768
 
-/* Turns of a thread in a phase, at most, and what a turn is at least: 50 us of one core, and so many rows, as it reads
- * all weights and its last tile may be small. One turn -> several, 2 threads, Xeon of the 5th generation on a host that
- * others use, medians of 11 or 13 in ms: distilbert at 512 tokens f32 228 -> 221, int8 on vectors 70.8 -> 65.8, on
- * tiles 35.9 -> 34.7. With turns of 43 rows f32 at 256 tokens took 3 % longer. */
-#define MOST_TURNS 4
-#define TURN_WORK  (50e3 * LATHE_WORK_PER_NS)
-#define TURN_ROWS  64
+/* Turns of a thread in a phase where it has several, and what a turn is at least: 50 us of one core, and so many rows,
+ * as it reads all weights and its last tile may be small. One turn -> several, 2 threads, Xeon of the 5th generation on
+ * a host that others use, medians of 11 or 13 in ms: distilbert at 512 tokens f32 228 -> 221, int8 on vectors 70.8
+ * -> 65.8, on tiles 35.9 -> 34.7. With turns of 43 rows f32 at 256 tokens took 3 % longer. */
+#define LEAST_TURNS 3
+#define MOST_TURNS  4
+#define TURN_WORK   (50e3 * LATHE_WORK_PER_NS)
+#define TURN_ROWS   64
 
 static int64_t tensor_bytes(const struct lathe_tensor *t) {
     return t ? lathe_tensor_count(t) * (int64_t)lathe_dtype_bytes(t->dtype) : 0;
@@ -368,11 +369,14 @@ static bool fits_turns(const struct lathe_session *s, const struct lathe_phase *
 }
 
 /* Several turns for each thread in the phases that take long, so that one on a slower core, or whose core does
- * something else for a while, is helped out. */
-static void set_turns(struct lathe_session *s) {
+ * something else for a while, is helped out. Two would help only where one core is half as fast. `all`: the work of the
+ * run, which short ones need not look at closer. */
+static void set_turns(struct lathe_session *s, double all) {
     double most = 0;
     s->turns = 1;
-    for (unsigned turns = s->alone ? 1 : MOST_TURNS; turns > 2; turns--) {
+    if (s->alone || (all < LEAST_TURNS * s->threads * TURN_WORK && !s->always_share))
+        return;
+    for (unsigned turns = MOST_TURNS; turns >= LEAST_TURNS; turns--) {
         double work = 0;
         for (unsigned i = 0; i < s->phase_count; i++)
             if (fits_turns(s, &s->phases[i], turns * s->threads))
@@ -429,7 +433,7 @@ void lathe_session_phases(struct lathe_session *s) {
     memset(s->slots, 0xff, s->plan->head->value_count * sizeof *s->slots);
     for (unsigned i = 0; i < s->phase_count; i++)
         set_blocks(s, &s->phases[i]);
-    set_turns(s);
+    set_turns(s, work);
 }
 
 /* ---- conflicts */

@@ -158,6 +158,7 @@ static void gemm_tiles(const char *family, lathe_gemm_q8_fn fn, uint64_t bits, u
                                .k = k,
                                .a = a,
                                .lda = k + 64,
+                               .ahead = 128, /* lines, as on Intel */
                                .b = b,
                                .panel_stride = 16 * k,
                                .c = c,

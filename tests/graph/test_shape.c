@@ -341,6 +341,7 @@ static void a_window_bounds_the_length(void **state) {
          15},
         {"[b, 1, s, 4]", "kernel_shape=[3,1] dilations=[4,1]", "f32[b,1,s-8,4]", 9},
         {"[b, 1, s, 4]", "kernel_shape=[3,1] pads=[1,0,1,0]", "f32[b,1,s,4]", 1},
+        {"[b, 1, mod(s,8), 4]", "kernel_shape=[4,1]", "f32[b,1,max(0,mod(s,8)-4)+1,4]", 4}, /* grows and falls */
         {"[b, 1, s + t, 4]", "kernel_shape=[9,1]", "f32[b,1,max(0,s+t-9)+1,4]", 1},
     };
     (void)state;

@@ -10,8 +10,8 @@
 #include "unroll.h"
 #include "veci_avx512.h"
 
-/* Where tiles pay: numbers of keys, and queries that fill two vectors. */
-#define LEAST_KEYS ((size_t)128 * 64)
+/* Where tiles pay: so many numbers in the keys, and queries for two vectors. */
+#define LEAST_NUMBERS ((size_t)128 * 64)
 
 /* Sums of two tiles of rows of A, or one (down), and of two vectors of queries, or one (right). */
 struct tiles {
@@ -21,6 +21,16 @@ struct tiles {
     size_t steps;
     int32_t *c;
 };
+
+/* Bytes of keys without sign by those of queries with one, or of values with one by those of weights without. (Numbers
+ * of registers are part of the instructions' text.) */
+#define DOT(c, a, b)                                                                                                   \
+    do {                                                                                                               \
+        if (keys)                                                                                                      \
+            _tile_dpbusd(c, a, b);                                                                                     \
+        else                                                                                                           \
+            _tile_dpbsud(c, a, b);                                                                                     \
+    } while (0)
 
 static inline __attribute__((always_inline)) void multiply(const struct tiles *t, const bool down, const bool right,
                                                            const bool keys) {
@@ -36,30 +46,17 @@ static inline __attribute__((always_inline)) void multiply(const struct tiles *t
     for (size_t s = 0; s < t->steps; s++, a += t->step, b += ld * 16 / sizeof *b) {
         _tile_loadd(4, a, lda);
         _tile_loadd(6, b, ld);
-        if (keys)
-            _tile_dpbusd(0, 4, 6);
-        else
-            _tile_dpbsud(0, 4, 6);
+        DOT(0, 4, 6);
         if (right) {
             _tile_loadd(7, b + 16, ld);
-            if (keys)
-                _tile_dpbusd(1, 4, 7);
-            else
-                _tile_dpbsud(1, 4, 7);
+            DOT(1, 4, 7);
         }
         if (down) {
             _tile_loadd(5, a + t->down, lda);
-            if (keys)
-                _tile_dpbusd(2, 5, 6);
-            else
-                _tile_dpbsud(2, 5, 6);
+            DOT(2, 5, 6);
         }
-        if (down && right) {
-            if (keys)
-                _tile_dpbusd(3, 5, 7);
-            else
-                _tile_dpbsud(3, 5, 7);
-        }
+        if (down && right)
+            DOT(3, 5, 7);
     }
     _tile_stored(0, t->c, ld);
     if (right)
@@ -95,63 +92,49 @@ static inline __attribute__((always_inline)) void largest(const size_t vectors, 
     }
 }
 
-/* Products of a tile of keys with the queries in registers 6 and 7, into the sums of odd tiles or of the others. */
-static inline __attribute__((always_inline)) void key_tile(const bool odd, const bool right, const int32_t *keys) {
-    if (odd) {
-        _tile_loadd(5, keys, 64);
-        _tile_zero(2);
-        _tile_dpbusd(2, 5, 6);
-        if (right) {
-            _tile_zero(3);
-            _tile_dpbusd(3, 5, 7);
-        }
-    } else {
-        _tile_loadd(4, keys, 64);
-        _tile_zero(0);
-        _tile_dpbusd(0, 4, 6);
-        if (right) {
-            _tile_zero(1);
-            _tile_dpbusd(1, 4, 7);
-        }
-    }
-}
-
-static inline __attribute__((always_inline)) void store_tile(const bool odd, const bool right, int32_t *c) {
-    const size_t ld = right ? 128 : 64;
-    if (odd) {
-        _tile_stored(2, c, ld);
-        if (right)
-            _tile_stored(3, c + VN, ld);
-    } else {
-        _tile_stored(0, c, ld);
-        if (right)
-            _tile_stored(1, c + VN, ld);
-    }
-    TILE_BARRIER();
-}
+/* Products of a tile of keys, in register a, with the queries in 6 and 7, into the sums c and c + 1; and these stored.
+ */
+#define KEY_TILE(a, c, d, keys)                                                                                        \
+    do {                                                                                                               \
+        _tile_loadd(a, keys, 64);                                                                                      \
+        _tile_zero(c);                                                                                                 \
+        _tile_dpbusd(c, a, 6);                                                                                         \
+        if (right) {                                                                                                   \
+            _tile_zero(d);                                                                                             \
+            _tile_dpbusd(d, a, 7);                                                                                     \
+        }                                                                                                              \
+    } while (0)
+#define STORE_TILE(c, d, to)                                                                                           \
+    do {                                                                                                               \
+        _tile_stored(c, to, ld);                                                                                       \
+        if (right)                                                                                                     \
+            _tile_stored(d, to + VN, ld);                                                                              \
+        TILE_BARRIER();                                                                                                \
+    } while (0)
 
 /* Heads of one tile's width: the queries stay in their registers, and while a tile of keys is multiplied the sums of
  * the one before are stored and those before that are compared. */
 static inline __attribute__((always_inline)) void narrow_scores(const bool right, const struct lathe_q8_scores *p,
                                                                 vi most[2][2]) {
     const size_t vectors = right ? 2 : 1, tiles = p->count / TILE_ROWS, sums = TILE_ROWS * vectors * VN;
-    _tile_loadd(6, p->queries, vectors * 64);
+    const size_t ld = vectors * 64;
+    _tile_loadd(6, p->queries, ld);
     if (right)
-        _tile_loadd(7, p->queries + VN, vectors * 64);
+        _tile_loadd(7, p->queries + VN, ld);
     for (size_t t = 0; t < tiles + 2; t++) {
         if (t < tiles) {
             if (t % 2)
-                key_tile(true, right, p->keys + t * TILE_ROWS * 16);
+                KEY_TILE(5, 2, 3, p->keys + t * TILE_ROWS * 16);
             else
-                key_tile(false, right, p->keys + t * TILE_ROWS * 16);
+                KEY_TILE(4, 0, 1, p->keys + t * TILE_ROWS * 16);
             if (p->beside)
                 p->beside(p->of);
         }
         if (t > 0 && t <= tiles) {
             if (t % 2)
-                store_tile(false, right, p->strip + (t - 1) * sums);
+                STORE_TILE(0, 1, p->strip + (t - 1) * sums);
             else
-                store_tile(true, right, p->strip + (t - 1) * sums);
+                STORE_TILE(2, 3, p->strip + (t - 1) * sums);
         }
         if (t > 1)
             largest(vectors, p->strip + (t - 2) * sums, TILE_ROWS, most);
@@ -227,7 +210,7 @@ static void values(const struct lathe_q8_values *p) {
 }
 
 void lathe_attention_q8__amx(const struct lathe_attention_f32_args *args) {
-    if (args->nk * args->d < LEAST_KEYS || args->nq <= VN) {
+    if (args->nk * args->d < LEAST_NUMBERS || args->nq <= VN) {
         lathe_attention_q8__avx512vnni(args);
         return;
     }
